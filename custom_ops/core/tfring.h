@@ -1,0 +1,221 @@
+// The whole face of the tfring engine, in C.
+//
+// The engine moves tensors between the ranks of one job. It knows neither
+// TensorFlow nor Python; both reach it through this header only.
+//
+//   store    a small authenticated key-value server where ranks first meet
+//   world    one job seen from one rank: identity, connections, engine thread
+//   request  one collective: what every rank must describe alike
+//
+// Every function that can fail returns a `tfr_code` and writes the reason into
+// the caller's `tfr_error`, which may be NULL. No exception crosses this face.
+// All functions may be called from any thread unless they say otherwise.
+#ifndef TFRING_CORE_TFRING_H_
+#define TFRING_CORE_TFRING_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TFR_API __attribute__((visibility("default")))
+
+// Numbers are those of the canonical status codes, so adapters can cast.
+// Usage errors (the engine stays usable): INVALID_ARGUMENT,
+// FAILED_PRECONDITION. Communication errors (the world is broken for good):
+// UNAVAILABLE.
+typedef enum tfr_code {
+  TFR_OK = 0,
+  TFR_CANCELLED = 1,
+  TFR_INVALID_ARGUMENT = 3,
+  TFR_DEADLINE_EXCEEDED = 4,
+  TFR_NOT_FOUND = 5,
+  TFR_RESOURCE_EXHAUSTED = 8,
+  TFR_FAILED_PRECONDITION = 9,
+  TFR_INTERNAL = 13,
+  TFR_UNAVAILABLE = 14,
+} tfr_code;
+
+#define TFR_ERROR_TEXT 4096
+typedef struct tfr_error {
+  int32_t code;
+  char text[TFR_ERROR_TEXT];
+} tfr_error;
+
+// Numbers are those of TF_DataType, so adapters can cast.
+typedef enum tfr_dtype {
+  TFR_FLOAT32 = 1,
+  TFR_FLOAT64 = 2,
+  TFR_INT32 = 3,
+  TFR_UINT8 = 4,
+  TFR_INT16 = 5,
+  TFR_INT8 = 6,
+  TFR_INT64 = 9,
+  TFR_BOOL = 10,
+  TFR_BFLOAT16 = 14,
+  TFR_UINT16 = 17,
+  TFR_FLOAT16 = 19,
+} tfr_dtype;
+
+// Numbers are Horovod's.
+typedef enum tfr_reduce_op {
+  TFR_AVERAGE = 0,
+  TFR_SUM = 1,
+  TFR_MIN = 3,
+  TFR_MAX = 4,
+  TFR_PRODUCT = 5,
+} tfr_reduce_op;
+
+typedef enum tfr_kind {
+  TFR_ALLREDUCE = 1,
+  TFR_ALLGATHER = 2,
+  TFR_BROADCAST = 3,
+  TFR_BARRIER = 4,
+} tfr_kind;
+
+TFR_API const char* tfr_version(void);
+// Multi-line text: compiler, instruction sets in use, transports.
+TFR_API const char* tfr_build_info(void);
+
+// --- store -----------------------------------------------------------------
+
+typedef struct tfr_store_server tfr_store_server;
+typedef struct tfr_store_client tfr_store_client;
+typedef struct tfr_bytes {
+  uint8_t* data;  // owned by the caller; free with tfr_bytes_free
+  uint64_t size;
+} tfr_bytes;
+
+// Serves a store on `host` ("" = every interface), `port` 0 = any free one;
+// `*port_out` is the port it listens on. A client must prove `secret` (any
+// non-empty text) by an HMAC-SHA256 challenge before a byte of it is parsed.
+TFR_API int tfr_store_serve(const char* host, int32_t port, const char* secret,
+                            tfr_store_server** out, int32_t* port_out,
+                            tfr_error* error);
+// Ends all clients' connections and the server's thread.
+TFR_API void tfr_store_server_close(tfr_store_server* server);
+
+// `address` is "host:port" ("[v6]:port").
+TFR_API int tfr_store_connect(const char* address, const char* secret,
+                              double timeout_s, tfr_store_client** out,
+                              tfr_error* error);
+TFR_API void tfr_store_client_close(tfr_store_client* client);
+TFR_API int tfr_store_set(tfr_store_client* client, const char* key,
+                          const uint8_t* data, uint64_t size, tfr_error* error);
+// Sets only if the key is absent; `*was_set` says whether this call set it.
+TFR_API int tfr_store_set_once(tfr_store_client* client, const char* key,
+                               const uint8_t* data, uint64_t size,
+                               int32_t* was_set, tfr_error* error);
+// Waits until the key exists, at most timeout_s; DEADLINE_EXCEEDED names it.
+// timeout_s 0 asks once (NOT_FOUND when absent).
+TFR_API int tfr_store_get(tfr_store_client* client, const char* key,
+                          double timeout_s, tfr_bytes* out, tfr_error* error);
+TFR_API void tfr_bytes_free(tfr_bytes* bytes);
+
+// --- world -----------------------------------------------------------------
+
+typedef struct tfr_world tfr_world;
+
+typedef struct tfr_config {
+  int32_t rank;
+  int32_t size;
+  const char* host;     // ranks with equal host share memory; NULL = detect
+  const char* store;    // "host:port"; may be NULL when size is 1
+  const char* secret;   // shared by all ranks; may be NULL when size is 1
+  const char* session;  // prefix of this init's keys; equal on all ranks
+  const char* interfaces;  // comma list of NICs to listen on; NULL = any
+  const char* faults;      // test seam, see docs/internals.md; NULL = none
+  double start_timeout_s;
+  double warn_after_s;  // a stalled collective is reported after this
+  double fail_after_s;  // ... and fails after this; 0 = never
+  uint64_t chunk_bytes;    // staging chunk; 0 = chosen by the engine
+  int32_t shared_memory;   // 0: TCP also inside a host
+  int32_t spin_us;         // spin this long before sleeping; -1 = chosen
+} tfr_config;
+
+typedef struct tfr_info {
+  int32_t rank, size;
+  int32_t local_rank, local_size;  // among the ranks of this host
+  int32_t cross_rank, cross_size;  // among the hosts that hold local_rank
+  int32_t host_count;
+  int32_t homogeneous;             // every host holds equally many ranks
+} tfr_info;
+
+typedef struct tfr_stats {
+  uint64_t collectives;        // finished on this rank
+  uint64_t tensors;            // that they carried
+  uint64_t control_messages;   // sent by this rank after init
+  uint64_t payload_bytes;      // bytes of input tensors
+  uint64_t wire_bytes_sent;    // data bytes that this rank wrote to sockets
+  uint64_t staging_bytes;      // memory the engine holds now for data
+  uint64_t staging_bytes_peak;
+  uint64_t wait_ns;            // all ranks not yet there
+  uint64_t transfer_ns;        // moving and reducing data
+} tfr_stats;
+
+// Meets the other ranks and starts the engine. Blocks until all `size` ranks
+// are connected, at most start_timeout_s; the error lists the ranks missing.
+TFR_API int tfr_world_create(const tfr_config* config, tfr_world** out,
+                             tfr_error* error);
+TFR_API void tfr_world_info(const tfr_world* world, tfr_info* info);
+// `hosts[r]` = index of rank r's host, in order of each host's lowest rank.
+TFR_API void tfr_world_hosts(const tfr_world* world, int32_t* hosts);
+TFR_API void tfr_world_stats(const tfr_world* world, tfr_stats* stats);
+// Ends the world for every rank: their collectives fail with `text`, which is
+// said to come from this rank. The first error of a world wins.
+TFR_API void tfr_world_abort(tfr_world* world, const char* text);
+// Leaves the world and frees it. Pending collectives fail here; those of
+// other ranks that still need this rank fail there, naming it. Never blocks
+// longer than a few seconds. No other call on `world` may be running.
+TFR_API void tfr_world_shutdown(tfr_world* world);
+// To be called in a forked child: closes inherited descriptors, tells nobody.
+// The handle is leaked in the child and must not be used there again.
+TFR_API void tfr_world_after_fork(tfr_world* world);
+
+// --- collectives -----------------------------------------------------------
+
+typedef struct tfr_tensor {
+  const void* input;    // read until done; may be NULL for a non-root broadcast
+  void* output;         // may equal input; NULL = allocate() is asked
+  const int64_t* dims;  // of the input; copied
+  int32_t ndims;        // 0 = scalar
+  int32_t dtype;        // tfr_dtype
+} tfr_tensor;
+
+// Asked once per tensor whose output is NULL, from the engine's thread, when
+// the size is known: `rows` is the output's first dimension (allgather).
+// Returns the buffer; NULL fails the collective with RESOURCE_EXHAUSTED.
+// A buffer of zero bytes is never written; any non-NULL pointer will do.
+typedef void* (*tfr_allocate)(void* user, int32_t tensor, int64_t rows);
+// Called exactly once for an accepted request. `error->code` is TFR_OK on
+// success. Must not block and must not call tfr_run.
+typedef void (*tfr_done)(void* user, const tfr_error* error);
+
+typedef struct tfr_request {
+  const char* name;      // same on all ranks; n-th use pairs with n-th use
+  int32_t kind;          // tfr_kind
+  int32_t reduce_op;     // tfr_reduce_op (allreduce)
+  int32_t root;          // global rank (broadcast)
+  int32_t tensor_count;  // dtypes may differ inside one request
+  const tfr_tensor* tensors;  // copied
+  double prescale;   // each input times this before the reduction
+  double postscale;  // the result times this; both in at least float32
+  tfr_allocate allocate;
+  tfr_done done;  // ignored by tfr_run
+  void* user;
+} tfr_request;
+
+// Hands the request to the engine and returns at once. On TFR_OK `done` will
+// be called, perhaps before this returns. On error it is not.
+TFR_API int tfr_submit(tfr_world* world, const tfr_request* request,
+                       tfr_error* error);
+// Runs the request on the calling thread and returns when it is done here.
+TFR_API int tfr_run(tfr_world* world, const tfr_request* request,
+                    tfr_error* error);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TFRING_CORE_TFRING_H_
