@@ -1,0 +1,238 @@
+// A small test harness for the engine.
+//
+//   TEST(name) { EXPECT_EQ(1 + 1, 2); }
+//
+// Each test file is one program. It runs all its tests, or those whose name
+// contains the first argument, each under a watchdog, and returns 0 if all
+// passed. EXPECT_* records a failure and goes on; ASSERT_* also leaves the
+// function. Both may be used from any thread of a test. Inside a loop over
+// cases, CASE(...) makes failures name the case.
+#ifndef TFRING_TESTS_ENGINE_CHECK_H_
+#define TFRING_TESTS_ENGINE_CHECK_H_
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace check {
+
+struct TestCase {
+  const char* name;
+  std::function<void()> body;
+};
+
+inline std::vector<TestCase>& Registry() {
+  static std::vector<TestCase> tests;
+  return tests;
+}
+
+struct Registrar {
+  Registrar(const char* name, std::function<void()> body) {
+    Registry().push_back({name, std::move(body)});
+  }
+};
+
+// The failures of the test that runs now.
+class Failures {
+ public:
+  void Clear() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    count_ = 0;
+  }
+  void Add(const char* file, int line, const std::string& where,
+           const std::string& text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++count_;
+    std::fprintf(stderr, "%s:%d: %s%s%s%s\n", file, line,
+                 where.empty() ? "" : "[", where.c_str(),
+                 where.empty() ? "" : "] ", text.c_str());
+  }
+  int count() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return count_;
+  }
+
+ private:
+  std::mutex mutex_;
+  int count_ = 0;
+};
+
+inline Failures& CurrentFailures() {
+  static Failures failures;
+  return failures;
+}
+
+inline std::string& CurrentCase() {
+  static thread_local std::string text;
+  return text;
+}
+
+// Names the case that this thread runs, until the end of the scope.
+class ScopedCase {
+ public:
+  explicit ScopedCase(std::string text) : former_(CurrentCase()) {
+    CurrentCase() = std::move(text);
+  }
+  ~ScopedCase() { CurrentCase() = former_; }
+  ScopedCase(const ScopedCase&) = delete;
+  ScopedCase& operator=(const ScopedCase&) = delete;
+
+ private:
+  std::string former_;
+};
+
+template <typename... Args>
+std::string Join(const Args&... args) {
+  std::ostringstream text;
+  static_cast<void>((text << ... << args));
+  return text.str();
+}
+
+template <typename T, typename = void>
+struct Printable : std::false_type {};
+template <typename T>
+struct Printable<T, std::void_t<decltype(std::declval<std::ostream&>()
+                                         << std::declval<const T&>())>>
+    : std::true_type {};
+
+template <typename T>
+std::string Show(const T& value) {
+  std::ostringstream text;
+  if constexpr (std::is_enum_v<T>) {
+    text << static_cast<long long>(value);
+  } else if constexpr (std::is_same_v<T, uint8_t> ||
+                       std::is_same_v<T, int8_t>) {
+    text << static_cast<int>(value);
+  } else if constexpr (Printable<T>::value) {
+    text << value;
+  } else {
+    text << "(a value of " << sizeof(T) << " bytes)";
+  }
+  const std::string all = text.str();
+  return all.size() <= 400 ? all : all.substr(0, 400) + "...";
+}
+
+template <typename T>
+std::string Show(const std::vector<T>& values) {
+  std::string text = "{";
+  for (size_t i = 0; i < values.size() && i < 20; ++i) {
+    text += (i == 0 ? "" : ", ") + Show(values[i]);
+  }
+  return text + (values.size() > 20 ? ", ...}" : "}");
+}
+
+inline bool Record(bool passed, const char* file, int line,
+                   const std::string& text) {
+  if (!passed) CurrentFailures().Add(file, line, CurrentCase(), text);
+  return passed;
+}
+
+template <typename A, typename B>
+bool Compare(bool passed, const A& a, const B& b, const char* expression,
+             const char* file, int line) {
+  if (passed) return true;
+  return Record(
+      false, file, line,
+      Join("expected ", expression, "; left: ", Show(a), "; right: ", Show(b)));
+}
+
+template <typename S>
+bool CheckOk(const S& status, const char* expression, const char* file,
+             int line) {
+  if (status.ok()) return true;
+  return Record(false, file, line,
+                Join(expression, " is not OK: code ",
+                     static_cast<int>(status.code()), ", ", status.message()));
+}
+
+inline bool CheckContains(const std::string& text, const std::string& part,
+                          const char* file, int line) {
+  return Record(text.find(part) != std::string::npos, file, line,
+                Join("expected \"", part, "\" in \"", text, "\""));
+}
+
+constexpr unsigned kWatchdogSeconds = 120;
+
+inline int RunAll(int argc, char** argv) {
+  const char* filter = argc > 1 ? argv[1] : "";
+  int passed = 0;
+  int failed = 0;
+  for (const TestCase& test : Registry()) {
+    if (std::strstr(test.name, filter) == nullptr) continue;
+    CurrentFailures().Clear();
+    alarm(kWatchdogSeconds);
+    test.body();
+    alarm(0);
+    const bool ok = CurrentFailures().count() == 0;
+    ++(ok ? passed : failed);
+    std::printf("%s %s\n", ok ? "ok  " : "FAIL", test.name);
+    std::fflush(stdout);
+  }
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 && passed > 0 ? 0 : 1;
+}
+
+}  // namespace check
+
+#define TEST(name)                                                      \
+  static void Test_##name();                                            \
+  static const ::check::Registrar registrar_##name(#name, Test_##name); \
+  static void Test_##name()
+
+#define CHECK_JOIN_INNER(a, b) a##b
+#define CHECK_JOIN(a, b) CHECK_JOIN_INNER(a, b)
+#define CASE(...)                             \
+  const ::check::ScopedCase CHECK_JOIN(case_, \
+                                       __LINE__)(::check::Join(__VA_ARGS__))
+
+#define CHECK_COMPARE(a, op, b)                                            \
+  [&](const auto& a_, const auto& b_) {                                    \
+    return ::check::Compare(a_ op b_, a_, b_, #a " " #op " " #b, __FILE__, \
+                            __LINE__);                                     \
+  }((a), (b))
+
+#define EXPECT_TRUE(x) \
+  ::check::Record(bool(x), __FILE__, __LINE__, "not true: " #x)
+#define EXPECT_FALSE(x) \
+  ::check::Record(!(x), __FILE__, __LINE__, "not false: " #x)
+#define EXPECT_EQ(a, b) CHECK_COMPARE(a, ==, b)
+#define EXPECT_NE(a, b) CHECK_COMPARE(a, !=, b)
+#define EXPECT_LT(a, b) CHECK_COMPARE(a, <, b)
+#define EXPECT_LE(a, b) CHECK_COMPARE(a, <=, b)
+#define EXPECT_GT(a, b) CHECK_COMPARE(a, >, b)
+#define EXPECT_GE(a, b) CHECK_COMPARE(a, >=, b)
+#define EXPECT_OK(status) \
+  ::check::CheckOk((status), #status, __FILE__, __LINE__)
+#define EXPECT_CONTAINS(text, part) \
+  ::check::CheckContains((text), (part), __FILE__, __LINE__)
+
+#define ASSERT_TRUE(x)           \
+  do {                           \
+    if (!EXPECT_TRUE(x)) return; \
+  } while (false)
+#define ASSERT_FALSE(x)           \
+  do {                            \
+    if (!EXPECT_FALSE(x)) return; \
+  } while (false)
+#define ASSERT_EQ(a, b)           \
+  do {                            \
+    if (!EXPECT_EQ(a, b)) return; \
+  } while (false)
+#define ASSERT_OK(status)           \
+  do {                              \
+    if (!EXPECT_OK(status)) return; \
+  } while (false)
+
+// Weak, so that a test may bring its own (to run a child role first).
+__attribute__((weak)) int main(int argc, char** argv) {
+  return ::check::RunAll(argc, argv);
+}
+
+#endif  // TFRING_TESTS_ENGINE_CHECK_H_
