@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/core/common/clock.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/rendezvous/store_protocol.h"
 #include "custom_ops/core/transport/socket.h"
@@ -59,7 +58,7 @@ class StoreClient {
   Status Exchange(const StoreRequest& request, const std::string& key,
                   const void* data, double timeout_s, StoreReply* reply,
                   std::string* payload);
-  Status ReceivePayload(uint64_t size, Deadline deadline, std::string* payload);
+  Status ReceivePayload(uint64_t size, std::string* payload);
 
   Socket socket_;
   const std::string address_;

@@ -25,6 +25,8 @@ namespace tfring {
 enum class StoreOp : uint8_t { kSet = 1, kSetOnce = 2, kGet = 3, kGather = 4 };
 
 constexpr uint64_t kStoreMaxValueBytes = uint64_t{1} << 30;
+// A gathered reply adds a size to each value.
+constexpr uint64_t kStoreMaxReplyBytes = uint64_t{1} << 31;
 constexpr uint32_t kStoreMaxKeyBytes = 4096;
 constexpr uint32_t kStoreMaxGather = uint32_t{1} << 20;
 constexpr int64_t kStoreWaitForever = -1;
