@@ -1,0 +1,23 @@
+// The C face of the TensorFlow adapter, called by tfring/_ops.py.
+#ifndef TFRING_TENSORFLOW_ADAPTER_H_
+#define TFRING_TENSORFLOW_ADAPTER_H_
+
+#include "custom_ops/core/tfring.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The world that ops use from now on. NULL: none, and `reason` is the text of
+// the FailedPreconditionError that ops then raise. Waits for ops that are
+// handing a request to the former world; afterwards it may be shut down.
+TFR_API void tfring_tf_set_world(tfr_world* world, const char* reason);
+
+// To be called in a forked child: as NULL above, but takes no lock.
+TFR_API void tfring_tf_after_fork(const char* reason);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TFRING_TENSORFLOW_ADAPTER_H_

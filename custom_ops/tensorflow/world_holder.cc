@@ -1,0 +1,62 @@
+#include "custom_ops/tensorflow/world_holder.h"
+
+#include <atomic>
+#include <cstdio>
+#include <utility>
+
+#include "custom_ops/tensorflow/adapter.h"
+
+namespace tfring {
+
+WorldHolder::WorldHolder(std::string reason) : reason_(std::move(reason)) {}
+
+void WorldHolder::Set(tfr_world* world, std::string reason) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  world_ = world;
+  reason_ = std::move(reason);
+  idle_.wait(lock, [this] { return submitting_ == 0; });
+}
+
+int WorldHolder::Submit(const tfr_request& request, tfr_error* error) {
+  tfr_world* world;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    world = world_;
+    if (world == nullptr) {
+      error->code = TFR_FAILED_PRECONDITION;
+      std::snprintf(error->text, sizeof(error->text), "%s", reason_.c_str());
+      return error->code;
+    }
+    ++submitting_;
+  }
+  const int code = tfr_submit(world, &request, error);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (--submitting_ == 0) idle_.notify_all();
+  return code;
+}
+
+namespace {
+
+std::atomic<WorldHolder*>& HolderSlot() {
+  // Leaked on purpose: kernels may still run while the process exits.
+  static std::atomic<WorldHolder*> slot{new WorldHolder(
+      "tfring has not been initialized; call tfring.init() first")};
+  return slot;
+}
+
+}  // namespace
+
+WorldHolder& CurrentWorld() { return *HolderSlot().load(); }
+
+}  // namespace tfring
+
+extern "C" void tfring_tf_set_world(tfr_world* world, const char* reason) {
+  tfring::CurrentWorld().Set(world, reason == nullptr ? "" : reason);
+}
+
+extern "C" void tfring_tf_after_fork(const char* reason) {
+  // Another thread of the parent may have held the old holder's mutex, which
+  // no thread of the child will ever release: leave it behind.
+  tfring::HolderSlot().store(
+      new tfring::WorldHolder(reason == nullptr ? "" : reason));
+}

@@ -1,0 +1,91 @@
+"""Tells the launcher and the other ranks which rank failed first, and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from ctypes import byref, c_int32, c_void_p
+from types import TracebackType
+from typing import Any
+
+from tfring import _native, errors
+from tfring._identity import Identity
+
+_TEXT_LIMIT = 1000
+_CONNECT_SECONDS = 2.0
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+class FailureHook:
+    """A `sys.excepthook` that reports an uncaught exception before the former hook prints it.
+
+    Args:
+        identity: who this process is.
+        abort: ends the world for every rank, with a text.
+    """
+
+    def __init__(self, identity: Identity, abort: Callable[[str], None]) -> None:
+        self._identity = identity
+        self._abort = abort
+        self._former: Hook | None = None
+        self._active = False
+
+    def install(self) -> None:
+        """Becomes `sys.excepthook`."""
+        self._former = sys.excepthook
+        self._active = True
+        sys.excepthook = self
+
+    def remove(self) -> None:
+        """Reports nothing any more, and gives `sys.excepthook` back if nobody took it since."""
+        self._active = False
+        if sys.excepthook is self and self._former is not None:
+            sys.excepthook = self._former
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """Reports, then calls the former hook."""
+        try:
+            # An interrupt comes from the user, and a lost peer is blamed where it was lost.
+            primary = issubclass(kind, Exception) and not errors.is_communication_error(error)
+            if self._active and primary:
+                self._report(f"{kind.__name__}: {error}"[:_TEXT_LIMIT])
+        finally:
+            (self._former or sys.__excepthook__)(kind, error, trace)
+
+    def _report(self, text: str) -> None:
+        try:
+            claim(self._identity, text)
+        except errors.CommunicationError as error:
+            print(f"tfring: could not record the failure: {error}", file=sys.stderr)
+        self._abort(text)
+
+
+def claim(identity: Identity, text: str) -> bool:
+    """Records this rank as the first to fail, unless another rank was first.
+
+    Args:
+        identity: who this process is.
+        text: what failed, one line.
+
+    Returns:
+        Whether this rank was the first.
+
+    Raises:
+        CommunicationError: the store cannot be reached.
+    """
+    if identity.store is None:
+        return True
+    record = json.dumps({"rank": identity.rank, "text": text, "secondary": False}).encode()
+    client, was_set = c_void_p(), c_int32()
+    store, secret = _native.encode(identity.store), _native.encode(identity.secret)
+    _native.call("tfr_store_connect", store, secret, _CONNECT_SECONDS, byref(client))
+    try:
+        key = f"failure/{identity.job}".encode()
+        _native.call("tfr_store_set_once", client, key, record, len(record), byref(was_set))
+    finally:
+        _native.engine().tfr_store_client_close(client)
+    return bool(was_set.value)

@@ -1,0 +1,77 @@
+"""Names by which collectives of different ranks find each other, and their order in a graph.
+
+The engine pairs the n-th use of a name on one rank with the n-th use on every other. Calls
+without a name get one from where they stand, never from a counter of the process: a function
+that one rank traces twice still pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+# Shared by all kinds, so that two ranks that call different collectives are told at once.
+EAGER = "eager"
+
+_CALLS = "_tfring_calls"
+
+
+class _GraphCalls:
+    """Collectives of one graph: how many, and the last op of each name."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: dict[str, Any] = {}
+        self.barrier: Any = None
+
+
+def emit(create: Callable[[str], Any], name: str | None, *, barrier: bool = False) -> Any:
+    """Creates a collective op under its pairing name, after the ops that it must follow.
+
+    Args:
+        create: takes the pairing name and creates the op; returns its tensors, or the op.
+        name: the user's name, or None.
+        barrier: the op follows, and is followed by, every other collective of its graph.
+
+    Returns:
+        What `create` returned.
+    """
+    if tf.executing_eagerly():
+        return create(name or EAGER)
+    graph = tf.compat.v1.get_default_graph()
+    calls = _calls_of(graph)
+    key = name or f"{_path(graph)}/{calls.count}"
+    calls.count += 1
+    before = list(calls.last.values()) if barrier else [calls.last.get(key)]
+    before.append(calls.barrier)
+    with tf.control_dependencies([op for op in before if op is not None]):
+        result = create(key)
+    op = result[0].op if isinstance(result, (list, tuple)) else result
+    calls.last[key] = op
+    if barrier:
+        calls.barrier = op
+    return result
+
+
+def _calls_of(graph: Any) -> _GraphCalls:
+    calls = getattr(graph, _CALLS, None)
+    if calls is None:
+        calls = _GraphCalls()
+        setattr(graph, _CALLS, calls)
+    return calls
+
+
+def _path(graph: Any) -> str:
+    """Returns the name of the function, with the branches and loop bodies inside it.
+
+    A function that is called by another keeps its own name only: which caller traced it first may
+    differ between ranks.
+    """
+    part = getattr(graph, "name", "graph").rstrip("0123456789_") or "function"
+    outer = getattr(graph, "outer_graph", None)
+    is_branch_or_body = type(graph).__name__ != "FuncGraph"
+    if outer is None or not is_branch_or_body:
+        return part
+    return f"{_path(outer)}/{part}"

@@ -1,0 +1,181 @@
+"""The engine's C face (`custom_ops/core/tfring.h`) through ctypes; needs no TensorFlow."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import os
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_uint64,
+    c_void_p,
+)
+from typing import Any
+
+from tfring import errors
+from tfring.version import __version__
+
+_ERROR_TEXT_BYTES = 4096
+
+
+class Error(Structure):
+    """`tfr_error`."""
+
+    _fields_ = [("code", c_int32), ("text", ctypes.c_char * _ERROR_TEXT_BYTES)]  # noqa: RUF012
+
+
+class Bytes(Structure):
+    """`tfr_bytes`."""
+
+    _fields_ = [("data", c_void_p), ("size", c_uint64)]  # noqa: RUF012
+
+
+class Config(Structure):
+    """`tfr_config`."""
+
+    _fields_ = [  # noqa: RUF012
+        ("rank", c_int32),
+        ("size", c_int32),
+        ("host", c_char_p),
+        ("store", c_char_p),
+        ("secret", c_char_p),
+        ("session", c_char_p),
+        ("interfaces", c_char_p),
+        ("faults", c_char_p),
+        ("start_timeout_s", c_double),
+        ("warn_after_s", c_double),
+        ("fail_after_s", c_double),
+        ("chunk_bytes", c_uint64),
+        ("shared_memory", c_int32),
+        ("spin_us", c_int32),
+    ]
+
+
+class Info(Structure):
+    """`tfr_info`."""
+
+    _fields_ = [  # noqa: RUF012
+        (name, c_int32)
+        for name in (
+            "rank",
+            "size",
+            "local_rank",
+            "local_size",
+            "cross_rank",
+            "cross_size",
+            "host_count",
+            "homogeneous",
+        )
+    ]
+
+
+class Stats(Structure):
+    """`tfr_stats`."""
+
+    _fields_ = [  # noqa: RUF012
+        (name, c_uint64)
+        for name in (
+            "collectives",
+            "tensors",
+            "control_messages",
+            "payload_bytes",
+            "wire_bytes_sent",
+            "staging_bytes",
+            "staging_bytes_peak",
+            "wait_ns",
+            "transfer_ns",
+        )
+    ]
+
+
+_ERROR = POINTER(Error)
+# name: (result, arguments). Handles are void pointers.
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "tfr_version": (c_char_p, []),
+    "tfr_build_info": (c_char_p, []),
+    "tfr_store_serve": (
+        c_int,
+        [c_char_p, c_int32, c_char_p, POINTER(c_void_p), POINTER(c_int32), _ERROR],
+    ),
+    "tfr_store_server_close": (None, [c_void_p]),
+    "tfr_store_connect": (c_int, [c_char_p, c_char_p, c_double, POINTER(c_void_p), _ERROR]),
+    "tfr_store_client_close": (None, [c_void_p]),
+    "tfr_store_set": (c_int, [c_void_p, c_char_p, c_char_p, c_uint64, _ERROR]),
+    "tfr_store_set_once": (
+        c_int,
+        [c_void_p, c_char_p, c_char_p, c_uint64, POINTER(c_int32), _ERROR],
+    ),
+    "tfr_store_get": (c_int, [c_void_p, c_char_p, c_double, POINTER(Bytes), _ERROR]),
+    "tfr_bytes_free": (None, [POINTER(Bytes)]),
+    "tfr_world_create": (c_int, [POINTER(Config), POINTER(c_void_p), _ERROR]),
+    "tfr_world_info": (None, [c_void_p, POINTER(Info)]),
+    "tfr_world_hosts": (None, [c_void_p, POINTER(c_int32)]),
+    "tfr_world_stats": (None, [c_void_p, POINTER(Stats)]),
+    "tfr_world_abort": (None, [c_void_p, c_char_p]),
+    "tfr_world_shutdown": (None, [c_void_p]),
+    "tfr_world_after_fork": (None, [c_void_p]),
+}
+
+
+def library_path(name: str) -> str:
+    """Returns the path of a built library of this package.
+
+    Args:
+        name: file name, such as `"libtfring.so"`.
+
+    Raises:
+        ImportError: it is not there, which means that Python imports a source tree that was
+            never installed.
+    """
+    # An editable install has two folders: the sources and what was built.
+    folders = list(importlib.import_module("tfring").__path__)
+    for folder in folders:
+        path = os.path.join(folder, "_lib", name)
+        if os.path.exists(path):
+            return path
+    raise ImportError(
+        f"{name} is not in {' or '.join(os.path.join(folder, '_lib') for folder in folders)}. "
+        "Python imports tfring from a folder that was not installed (the source tree?): run "
+        "`pip install .` there and start Python from another folder."
+    )
+
+
+@functools.cache
+def engine() -> ctypes.CDLL:
+    """Loads libtfring.so once and returns it, with the types of every function declared."""
+    library = ctypes.CDLL(library_path("libtfring.so"))
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    version = library.tfr_version().decode()
+    if version != __version__:
+        raise ImportError(
+            f"libtfring.so is version {version}, the Python files are {__version__}: two "
+            "installations are mixed. Reinstall tfring."
+        )
+    return library
+
+
+def encode(text: str | None) -> bytes | None:
+    """Returns the text as the engine takes it; None stays NULL."""
+    return None if text is None else text.encode()
+
+
+def check(code: int, error: Error) -> None:
+    """Raises the Python exception of an engine call that failed."""
+    if code:
+        raise errors.from_engine(code, error.text.decode(errors="replace"))
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls an engine function whose last argument is a `tfr_error`, and raises on failure."""
+    error = Error()
+    check(getattr(engine(), name)(*arguments, byref(error)), error)

@@ -1,0 +1,90 @@
+"""Loads the TensorFlow ops and tells them which world to use."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from types import ModuleType
+from typing import Any
+
+from tfring import _native
+
+_MINIMUM = (2, 16)
+_LIBRARY = "libtfring_tensorflow.so"
+
+# Calls with different names may run in any order and at the same time: the engine pairs them by
+# name. A barrier stays ordered.
+_UNORDERED_OPS = ("TfringAllreduce", "TfringAllgather", "TfringBroadcast")
+
+
+def tensorflow() -> ModuleType:
+    """Imports TensorFlow and checks its version.
+
+    Raises:
+        ImportError: it is missing or too old.
+    """
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "tfring needs TensorFlow 2.16 or later, and none is installed. "
+            "Run `pip install 'tfring[cpu]'` (or install tensorflow)."
+        ) from error
+    check_version(tf.__version__)
+    return tf
+
+
+def check_version(version: str) -> None:
+    """Raises ImportError unless this TensorFlow version can load the ops."""
+    if tuple(int(part) for part in version.split(".")[:2]) < _MINIMUM:
+        raise ImportError(
+            f"tfring needs TensorFlow 2.16 or later. Received: TensorFlow {version}. "
+            "Run `pip install --upgrade tensorflow`."
+        )
+
+
+@functools.cache
+def library() -> Any:
+    """Loads the op library once and returns the module with one function per op."""
+    tf = tensorflow()
+    _native.engine()
+    ops = tf.load_op_library(_native.library_path(_LIBRARY))
+    _allow_any_order()
+    return ops
+
+
+def set_world(handle: ctypes.c_void_p | None, reason: str) -> None:
+    """Lets the ops use a world, or none for a reason; the former one is then unused."""
+    _adapter().tfring_tf_set_world(handle, reason.encode())
+
+
+def after_fork(reason: str) -> None:
+    """Lets ops of a forked child fail with a reason."""
+    _adapter().tfring_tf_after_fork(reason.encode())
+
+
+@functools.cache
+def _adapter() -> ctypes.CDLL:
+    library()
+    adapter = ctypes.CDLL(_native.library_path(_LIBRARY))
+    adapter.tfring_tf_set_world.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    adapter.tfring_tf_set_world.restype = None
+    adapter.tfring_tf_after_fork.argtypes = [ctypes.c_char_p]
+    adapter.tfring_tf_after_fork.restype = None
+    return adapter
+
+
+def _allow_any_order() -> None:
+    """Keeps `tf.function` from running stateful ops one after another.
+
+    They still must run. The table is private to TensorFlow; where it is not found, collectives
+    are right but do not overlap.
+    """
+    try:
+        from tensorflow.python.framework import auto_control_deps
+    except ImportError:
+        return
+    table = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
+    known = getattr(auto_control_deps, table, None)
+    if isinstance(known, frozenset):
+        setattr(auto_control_deps, table, known.union(_UNORDERED_OPS))

@@ -1,0 +1,85 @@
+"""Compression of gradients while they travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["Compression", "Compressor"]
+
+
+class Compressor:
+    """Turns a tensor into a smaller one before a collective, and back after it.
+
+    Subclass it and pass the class wherever a `compression` argument is taken.
+    """
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """Returns the tensor to send, and what `decompress` needs to undo it."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: Any, context: Any) -> Any:
+        """Returns the received tensor as the caller expects it."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """Returns the tensor and None."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, context: Any) -> Any:
+        """Returns the tensor."""
+        return tensor
+
+
+class _CastCompressor(Compressor):
+    """Sends floating tensors that are wider than 16 bits in a 16-bit dtype."""
+
+    wire: Any
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """Returns the tensor in the wire dtype, and its own dtype."""
+        if tensor.dtype.is_floating and tensor.dtype.size > 2:
+            return tf.cast(tensor, cls.wire), tensor.dtype
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, context: Any) -> Any:
+        """Returns the tensor in its own dtype."""
+        return tensor if context is None else tf.cast(tensor, context)
+
+
+class FP16Compressor(_CastCompressor):
+    """Sends float32 and float64 as float16: 11 bits of precision, overflows beyond 65504."""
+
+    wire = tf.float16
+
+
+class BF16Compressor(_CastCompressor):
+    """Sends float32 and float64 as bfloat16: 8 bits of precision, the range of float32."""
+
+    wire = tf.bfloat16
+
+
+class Compression:
+    """The compressions to choose from.
+
+    Example:
+        >>> import tfring as hvd
+        >>> hvd.init()
+        >>> float(hvd.allreduce(0.5, compression=hvd.Compression.fp16))
+        0.5
+    """
+
+    none: type[Compressor] = NoneCompressor
+    fp16: type[Compressor] = FP16Compressor
+    bf16: type[Compressor] = BF16Compressor

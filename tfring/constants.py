@@ -1,0 +1,20 @@
+"""The reduce operations, with Horovod's numbers."""
+
+from __future__ import annotations
+
+__all__ = ["Average", "Max", "Min", "Product", "Sum"]
+
+# Numbers of tfr_reduce_op in custom_ops/core/tfring.h.
+Average: int = 0
+Sum: int = 1
+Min: int = 3
+Max: int = 4
+Product: int = 5
+
+NAMES: dict[int, str] = {
+    Average: "Average",
+    Sum: "Sum",
+    Min: "Min",
+    Max: "Max",
+    Product: "Product",
+}

@@ -1,0 +1,64 @@
+"""tfring for `compile` and `fit`: everything a Keras script needs, under one name.
+
+Example:
+
+>>> import keras, numpy as np, tfring.keras as hvd
+>>> hvd.init()
+>>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+>>> model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 * hvd.size())), "mse")
+>>> x = np.ones((8, 2), "float32")
+>>> history = model.fit(
+...     x, x[:, :1],
+...     callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+...     verbose="auto" if hvd.rank() == 0 else 0)  # progress on rank 0 only
+"""
+
+from __future__ import annotations
+
+from tfring import callbacks
+from tfring.collectives import allgather, allreduce, broadcast
+from tfring.compression import Compression
+from tfring.constants import Average, Max, Min, Product, Sum
+from tfring.objects import allgather_object, broadcast_object, broadcast_variables
+from tfring.optimizer import DistributedOptimizer
+from tfring.tape import DistributedGradientTape
+from tfring.world import (
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+
+__all__ = [
+    "Average",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_variables",
+    "callbacks",
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+]

@@ -1,0 +1,143 @@
+"""Exchange of Python objects, and of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import tensorflow as tf
+
+from tfring import _calls, _checks, collectives, world
+
+__all__ = ["allgather_object", "broadcast_object", "broadcast_variables"]
+
+# Dtypes that the engine does not carry travel as one of the same width.
+_CARRIERS = {
+    tf.uint32: tf.int32,
+    tf.uint64: tf.int64,
+    tf.complex64: tf.int64,
+}
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """Returns the root's Python object on every rank.
+
+    Two collectives: its pickled size, then its bytes. Only objects of this job's own ranks are
+    unpickled.
+
+    Args:
+        obj: anything that cloudpickle can pickle; counts on the root only, so its type may differ
+            between ranks.
+        root_rank: rank whose object is sent. Default 0.
+        name: pairs this call with those of other ranks. Default `"broadcast_object"`.
+
+    Returns:
+        `obj` itself on the root, a copy elsewhere.
+
+    Raises:
+        NotInitializedError: before `init`.
+        RuntimeError: inside a `tf.function`.
+        ValueError: `root_rank` is no rank of this world.
+        tf.errors.FailedPreconditionError: ranks disagree about the root.
+        tf.errors.UnavailableError: a peer failed, left, or did not come in time.
+
+    Example:
+        >>> import tfring as hvd
+        >>> hvd.init()
+        >>> hvd.broadcast_object({"epoch": 3})
+        {'epoch': 3}
+    """
+    world.require_usable()
+    _checks.eager("broadcast_object")
+    root = _checks.root(root_rank)
+    key = _checks.name(name) or "broadcast_object"
+    is_root = world.rank() == root
+    payload = _pickled(obj) if is_root else None
+    length = 0 if payload is None else payload.size
+    size = int(collectives.broadcast(tf.constant(length, tf.int64), root, f"{key}/size"))
+    sent = np.empty(size, np.uint8) if payload is None else payload
+    received = collectives.broadcast(sent, root, f"{key}/data")
+    return obj if is_root else cloudpickle.loads(received.numpy())
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Returns the Python objects of all ranks, in rank order.
+
+    One collective. Only objects of this job's own ranks are unpickled.
+
+    Args:
+        obj: anything that cloudpickle can pickle.
+        name: pairs this call with those of other ranks. Default `"allgather_object"`.
+
+    Returns:
+        List of length `size()`.
+
+    Raises:
+        NotInitializedError: before `init`.
+        RuntimeError: inside a `tf.function`.
+        tf.errors.UnavailableError: a peer failed, left, or did not come in time.
+
+    Example:
+        >>> import tfring as hvd
+        >>> hvd.init()
+        >>> hvd.allgather_object(hvd.rank()) == list(range(hvd.size()))
+        True
+    """
+    world.require_usable()
+    _checks.eager("allgather_object")
+    key = _checks.name(name) or "allgather_object"
+    (data,), counts = collectives.gather_with_counts([_pickled(obj)], key)
+    ends = np.cumsum(counts.numpy()[:, 0])
+    return [cloudpickle.loads(part) for part in np.split(data.numpy(), ends[:-1])]
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int, inplace: bool = False) -> None:
+    """Assigns the root's values to the variables of every rank, in one collective.
+
+    Works in eager mode and inside a `tf.function`.
+
+    Args:
+        variables: list of `tf.Variable` and `keras.Variable`, with equal number, order, shapes and
+            dtypes on all ranks; dtypes may differ within the list.
+        root_rank: rank whose values are sent.
+        inplace: accepted for Horovod's scripts; has no effect.
+
+    Raises:
+        NotInitializedError: before `init`.
+        TypeError: a variable has a dtype that cannot be sent.
+        ValueError: `root_rank` is no rank of this world.
+        tf.errors.FailedPreconditionError: ranks disagree about the variables.
+        tf.errors.UnavailableError: a peer failed, left, or did not come in time; the variables
+            keep their values.
+
+    Example:
+        >>> import tfring as hvd
+        >>> hvd.init()
+        >>> v = tf.Variable([1.0, 2.0])
+        >>> hvd.broadcast_variables([v], root_rank=0)
+    """
+    world.require_usable()
+    root = _checks.root(root_rank)
+    variables = list(variables)
+    if not variables:
+        return
+    values = [_carried(tf.convert_to_tensor(variable)) for variable in variables]
+    results = _calls.broadcast(values, root, None)
+    if world.rank() == root:
+        return
+    for variable, result in zip(variables, results, strict=True):
+        dtype = tf.as_dtype(variable.dtype)
+        variable.assign(tf.bitcast(result, dtype) if dtype in _CARRIERS else result)
+
+
+def _pickled(obj: Any) -> np.ndarray:
+    return np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8)
+
+
+def _carried(tensor: Any) -> Any:
+    carrier = _CARRIERS.get(tensor.dtype)
+    if carrier is not None:
+        return tf.bitcast(tensor, carrier)
+    return _checks.dense(tensor, "variables")

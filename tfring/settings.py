@@ -1,0 +1,221 @@
+"""All settings of tfring: one declaration table, read once when `tfring.init` is called.
+
+An argument wins over the environment; there the `TFRING_*` name wins over the `HOROVOD_*` name
+that users may have set already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["SETTINGS", "Setting", "Settings", "load", "markdown"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One row of the table.
+
+    Attributes:
+        name: field of `Settings`, and argument of `init` where it has one.
+        environment: variables that are read, first one wins.
+        default: value where nothing is set.
+        parse: turns text or a given value into the value; raises ValueError with the rule.
+        doc: what it does, with its unit.
+    """
+
+    name: str
+    environment: tuple[str, ...]
+    default: Any
+    parse: Callable[[Any], Any]
+    doc: str
+
+
+def _seconds(value: Any) -> float:
+    number = float(value)
+    if not 0 < number < float("inf"):
+        raise ValueError("must be a positive number of seconds")
+    return number
+
+
+def _seconds_or_zero(value: Any) -> float:
+    return 0.0 if float(value) == 0 else _seconds(value)
+
+
+def _count(value: Any) -> int:
+    number = int(value)
+    if number < 0 or number != float(value):
+        raise ValueError("must be a whole number, 0 or more")
+    return number
+
+
+def _spin(value: Any) -> int:
+    return -1 if int(value) == -1 else _count(value)
+
+
+def _switch(value: Any) -> bool:
+    words = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+    word = str(value).lower()
+    if word not in words:
+        raise ValueError("must be 1 or 0")
+    return words[word]
+
+
+def _text(value: Any) -> str | None:
+    return str(value) or None
+
+
+def _level(value: Any) -> str:
+    # Horovod's names; Python's logging has no TRACE.
+    levels = {"trace": "debug", "fatal": "critical"}
+    level = levels.get(str(value).lower(), str(value).lower())
+    if level not in ("debug", "info", "warning", "error", "critical"):
+        raise ValueError("must be one of trace, debug, info, warning, error, fatal")
+    return level
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "start_timeout",
+        ("TFRING_START_TIMEOUT",),
+        30.0,
+        _seconds,
+        "Seconds that `init` waits for the other ranks.",
+    ),
+    Setting(
+        "warn_after",
+        ("TFRING_STALL_WARN_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS"),
+        60.0,
+        _seconds,
+        "Seconds after which a collective that misses ranks is reported.",
+    ),
+    Setting(
+        "fail_after",
+        ("TFRING_STALL_FAIL_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
+        300.0,
+        _seconds_or_zero,
+        "Seconds after which such a collective fails; 0: never.",
+    ),
+    Setting(
+        "bucket_bytes",
+        ("TFRING_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"),
+        32 << 20,
+        _count,
+        "Bytes of gradients that an optimizer reduces in one collective.",
+    ),
+    Setting(
+        "interfaces",
+        ("TFRING_INTERFACES", "HOROVOD_GLOO_IFACE"),
+        None,
+        _text,
+        "Network interfaces to listen on, separated by commas; empty: any.",
+    ),
+    Setting(
+        "shared_memory",
+        ("TFRING_SHARED_MEMORY",),
+        True,
+        _switch,
+        "1: ranks of one host exchange data through shared memory; 0: through TCP.",
+    ),
+    Setting(
+        "chunk_bytes",
+        ("TFRING_CHUNK_BYTES",),
+        0,
+        _count,
+        "Bytes of a staging chunk; 0: chosen by the engine.",
+    ),
+    Setting(
+        "spin_us",
+        ("TFRING_SPIN_US",),
+        -1,
+        _spin,
+        "Microseconds that a waiting rank spins before it sleeps; -1: chosen by the engine.",
+    ),
+    Setting(
+        "log_level",
+        ("TFRING_LOG_LEVEL", "HOROVOD_LOG_LEVEL"),
+        "warning",
+        _level,
+        "Level of the Python logger `tfring`: trace, debug, info, warning, error or fatal.",
+    ),
+    Setting(
+        "faults",
+        ("TFRING_FAULTS",),
+        None,
+        _text,
+        "Injected delays and failures, for tests only; see internals.md.",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The values in force; `tfring.settings.SETTINGS` says what each means."""
+
+    start_timeout: float
+    warn_after: float
+    fail_after: float
+    bucket_bytes: int
+    interfaces: str | None
+    shared_memory: bool
+    chunk_bytes: int
+    spin_us: int
+    log_level: str
+    faults: str | None
+
+
+def load(environment: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
+    """Reads every setting: argument, then environment, then default.
+
+    Args:
+        environment: variables to read; `os.environ` by default.
+        **arguments: values by setting name; None counts as not given.
+
+    Returns:
+        The `Settings`.
+
+    Raises:
+        ValueError: a value breaks its rule; the text names the argument or variable.
+        TypeError: an argument is no setting.
+
+    Example:
+        >>> load({"TFRING_START_TIMEOUT": "5"}).start_timeout
+        5.0
+    """
+    variables = os.environ if environment is None else environment
+    unknown = sorted(arguments.keys() - {setting.name for setting in SETTINGS})
+    if unknown:
+        raise TypeError(f"not a setting of tfring: {', '.join(unknown)}")
+    return Settings(**{s.name: _value(s, arguments.get(s.name), variables) for s in SETTINGS})
+
+
+def _value(setting: Setting, argument: Any, variables: Mapping[str, str]) -> Any:
+    sources = [(setting.name, argument)]
+    sources += [(name, variables.get(name) or None) for name in setting.environment]
+    for name, value in sources:
+        if value is not None:
+            return _parse(setting, name, value)
+    return setting.default
+
+
+def _parse(setting: Setting, name: str, value: Any) -> Any:
+    try:
+        return setting.parse(value)
+    except (ValueError, TypeError) as error:
+        rule = str(error) if str(error).startswith("must ") else "must be a number"
+        raise ValueError(f"`{name}` {rule}. Received: {name}={value!r}") from None
+
+
+def markdown() -> str:
+    """Returns the table of all settings as Markdown, as it stands in docs/settings.md."""
+    lines = [
+        "| Setting | Environment | Default | Meaning |",
+        "|---|---|---|---|",
+    ]
+    for setting in SETTINGS:
+        variables = ", ".join(f"`{name}`" for name in setting.environment)
+        default = {None: "none", True: "1", False: "0"}.get(setting.default, setting.default)
+        lines.append(f"| `{setting.name}` | {variables} | {default} | {setting.doc} |")
+    return "\n".join(lines) + "\n"

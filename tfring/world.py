@@ -1,0 +1,331 @@
+"""The job seen from this process: `init`, `shutdown`, and who am I.
+
+This module does not import TensorFlow; `init` does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import threading
+from ctypes import byref, c_void_p
+
+from tfring import _failure, _identity, _native
+from tfring import settings as _settings
+from tfring.errors import FORKED, NOT_INITIALIZED, NotInitializedError
+
+__all__ = [
+    "Stats",
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+    "stats",
+]
+
+_logger = logging.getLogger("tfring")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """What the engine of this rank has done since `init`.
+
+    Attributes:
+        collectives: collectives finished on this rank.
+        tensors: tensors that they carried.
+        control_messages: messages that this rank sent to agree on what runs.
+        payload_bytes: bytes of the input tensors.
+        wire_bytes_sent: data bytes that this rank wrote to the network.
+        staging_bytes: memory that the engine holds now for data.
+        staging_bytes_peak: the most it ever held.
+        wait_ns: nanoseconds in which some rank had not arrived yet.
+        transfer_ns: nanoseconds in which data was moved and reduced.
+    """
+
+    collectives: int
+    tensors: int
+    control_messages: int
+    payload_bytes: int
+    wire_bytes_sent: int
+    staging_bytes: int
+    staging_bytes_peak: int
+    wait_ns: int
+    transfer_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _World:
+    handle: c_void_p
+    info: _native.Info
+    settings: _settings.Settings
+    hook: _failure.FailureHook
+
+
+class _Process:
+    """What this process holds of tfring; a forked child gets a new one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.world: _World | None = None
+        self.attempts = 0
+        self.forked = False
+        self.hooked = False
+
+
+_process = _Process()
+
+
+def init(
+    *,
+    start_timeout: float | None = None,
+    warn_after: float | None = None,
+    fail_after: float | None = None,
+    interfaces: str | None = None,
+    shared_memory: bool | None = None,
+) -> None:
+    """Joins the job that the launcher started; every rank must call it.
+
+    Blocks until all ranks are connected. A second call while initialized does nothing. After
+    `shutdown`, or after an `init` that failed, it may be called again, on every rank. A process
+    that no launcher started gets a world of one. `shutdown` is called when Python exits.
+
+    Args:
+        start_timeout: seconds to wait for the other ranks. Default 30.
+        warn_after: seconds after which a collective that misses ranks is reported. Default 60.
+        fail_after: seconds after which such a collective fails, 0 means never. Default 300.
+        interfaces: network interfaces to listen on, separated by commas. Default: any.
+        shared_memory: exchange data of ranks on one host through shared memory. Default True.
+            Every argument that is None comes from the environment, see docs/settings.md.
+
+    Raises:
+        ValueError: an argument or an environment variable breaks its rule.
+        CommunicationError: ranks did not arrive in time or could not be reached; it names them.
+        ImportError: TensorFlow is missing or older than 2.16.
+        RuntimeError: the process was forked from one that had called `init`.
+
+    Example:
+        >>> import tfring as hvd
+        >>> hvd.init()
+        >>> 0 <= hvd.rank() < hvd.size()
+        True
+    """
+    with _process.lock:
+        if _process.forked:
+            raise RuntimeError(FORKED)
+        if _process.world is not None:
+            return
+        settings = _settings.load(
+            start_timeout=start_timeout,
+            warn_after=warn_after,
+            fail_after=fail_after,
+            interfaces=interfaces,
+            shared_memory=shared_memory,
+        )
+        identity = _identity.from_environment(os.environ)
+        _logger.setLevel(settings.log_level.upper())
+        _process.world = _create(identity, settings)
+
+
+def shutdown() -> None:
+    """Leaves the job; does nothing where `init` has not been called.
+
+    Collectives that still run fail, here and on ranks that need this one, so call it when all
+    ranks are done. Returns within a few seconds whatever the others do. `init` may follow, on
+    every rank.
+    """
+    from tfring import _ops
+
+    with _process.lock:
+        world, _process.world = _process.world, None
+        if world is None:
+            return
+        world.hook.remove()
+        _ops.set_world(None, NOT_INITIALIZED)
+        _native.engine().tfr_world_shutdown(world.handle)
+
+
+def is_initialized() -> bool:
+    """Returns whether collectives can be used: after `init`, before `shutdown`."""
+    return _process.world is not None and not _process.forked
+
+
+def rank() -> int:
+    """Returns the number of this process, 0 to `size() - 1`.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+    """
+    return _world().info.rank
+
+
+def size() -> int:
+    """Returns the number of processes of the job.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+    """
+    return _world().info.size
+
+
+def local_rank() -> int:
+    """Returns the number of this process among those of its host, 0 to `local_size() - 1`.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+    """
+    return _world().info.local_rank
+
+
+def local_size() -> int:
+    """Returns the number of processes on this host.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+    """
+    return _world().info.local_size
+
+
+def cross_rank() -> int:
+    """Returns the number of this host among the hosts that have this `local_rank`.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+    """
+    return _world().info.cross_rank
+
+
+def cross_size() -> int:
+    """Returns the number of hosts that have this `local_rank`.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+    """
+    return _world().info.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Returns whether every host holds equally many processes.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+    """
+    return bool(_world().info.homogeneous)
+
+
+def stats() -> Stats:
+    """Returns what the engine of this rank has done since `init`.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+        RuntimeError: in a forked process.
+    """
+    with _process.lock:
+        require_usable()
+        raw = _native.Stats()
+        _native.engine().tfr_world_stats(_world().handle, byref(raw))
+    return Stats(**{field.name: getattr(raw, field.name) for field in dataclasses.fields(Stats)})
+
+
+def settings() -> _settings.Settings:
+    """Returns the settings that `init` read.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+    """
+    return _world().settings
+
+
+def generation() -> int:
+    """Returns how often `init` has tried to join; what was agreed with peers holds for one."""
+    return _process.attempts
+
+
+def require_usable() -> None:
+    """Raises unless collectives can be used in this process.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+        RuntimeError: in a forked process.
+    """
+    if _process.forked:
+        raise RuntimeError(FORKED)
+    _world()
+
+
+def _world() -> _World:
+    world = _process.world
+    if world is None:
+        raise NotInitializedError()
+    return world
+
+
+def _create(identity: _identity.Identity, settings: _settings.Settings) -> _World:
+    from tfring import _ops
+
+    _ops.library()
+    _hook_process()
+    _process.attempts += 1
+    config = _config(identity, settings, f"{identity.job}/{_process.attempts}")
+    handle, info = c_void_p(), _native.Info()
+    _native.call("tfr_world_create", byref(config), byref(handle))
+    engine = _native.engine()
+    engine.tfr_world_info(handle, byref(info))
+    hook = _failure.FailureHook(
+        identity, lambda text: engine.tfr_world_abort(handle, text.encode())
+    )
+    hook.install()
+    _ops.set_world(handle, "")
+    _logger.info("rank %d of %d, %d on this host", info.rank, info.size, info.local_size)
+    return _World(handle, info, settings, hook)
+
+
+def _config(
+    identity: _identity.Identity, settings: _settings.Settings, session: str
+) -> _native.Config:
+    return _native.Config(
+        rank=identity.rank,
+        size=identity.size,
+        host=_native.encode(identity.host),
+        store=_native.encode(identity.store),
+        secret=_native.encode(identity.secret),
+        session=session.encode(),
+        interfaces=_native.encode(settings.interfaces),
+        faults=_native.encode(settings.faults),
+        start_timeout_s=settings.start_timeout,
+        warn_after_s=settings.warn_after,
+        fail_after_s=settings.fail_after,
+        chunk_bytes=settings.chunk_bytes,
+        shared_memory=int(settings.shared_memory),
+        spin_us=settings.spin_us,
+    )
+
+
+def _hook_process() -> None:
+    """Registers, once per process, what is to happen at exit and in a forked child."""
+    if _process.hooked:
+        return
+    _process.hooked = True
+    atexit.register(shutdown)
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    global _process
+    from tfring import _ops
+
+    parent, _process = _process, _Process()
+    _process.hooked = True
+    if parent.world is None:
+        return
+    _process.forked = True
+    parent.world.hook.remove()
+    _ops.after_fork(FORKED)
+    _native.engine().tfr_world_after_fork(parent.world.handle)
