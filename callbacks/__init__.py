@@ -1,0 +1,13 @@
+"""Keras callbacks for training on several processes."""
+
+from tfring.callbacks.broadcast_global_variables import BroadcastGlobalVariablesCallback
+from tfring.callbacks.learning_rate_schedule import LearningRateScheduleCallback
+from tfring.callbacks.learning_rate_warmup import LearningRateWarmupCallback
+from tfring.callbacks.metric_average import MetricAverageCallback
+
+__all__ = [
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]

@@ -1,0 +1,134 @@
+"""`BroadcastGlobalVariablesCallback`: all ranks start alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfring import _plan, _reducer, objects, optimizer, world
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Copies one rank's weights and optimizer state to all ranks before the first update.
+
+    Use it on every rank whenever ranks may start differently: random initial weights,
+    a checkpoint that only one rank reads. It acts once per `fit`, at the first batch, so
+    what other callbacks restore in `on_train_begin` is included. A model that is not built
+    yet is built then from the shapes of the data.
+
+    Sent are `model.weights` and all variables of the optimizer (`iterations`, learning rate,
+    slots, loss scale). The states of random number generators (dropout, augmentation) stay
+    each rank's own.
+
+    Args:
+        root_rank: The rank whose values all get, 0 to `size() - 1`.
+        device: No effect.
+        local_variables: Variables that each rank keeps as they are. The same ones on all
+            ranks.
+
+    Raises:
+        ValueError: When `root_rank` is missing or no rank; by the first batch, when the model
+            cannot be built from the data.
+        tf.errors.FailedPreconditionError: By the first batch, on all ranks, when their
+            variables differ in number, shape or dtype.
+        tf.errors.UnavailableError: By the first batch, when a peer is lost.
+
+    Example:
+
+    >>> import keras, numpy as np, tfring as hvd
+    >>> hvd.init()
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse")
+    >>> first = hvd.keras.callbacks.BroadcastGlobalVariablesCallback(root_rank=0)
+    >>> x = np.ones((4, 2), "float32")
+    >>> _ = model.fit(x, x[:, :1], callbacks=[first], verbose=0)
+    """
+
+    def __init__(
+        self,
+        root_rank: int | None = None,
+        device: str = "",
+        local_variables: Iterable[Any] | None = None,
+    ) -> None:
+        super().__init__()
+        del device
+        if not isinstance(root_rank, int) or isinstance(root_rank, bool) or root_rank < 0:
+            raise ValueError(
+                "`root_rank` must be the number of the rank whose values all ranks get, "
+                f"usually 0. Received: root_rank={root_rank!r}"
+            )
+        self._root_rank = root_rank
+        self._local = {_reducer.key(v): v for v in local_variables or ()}
+        self._done = False
+
+    def register_local_var(self, variable: Any) -> None:
+        """Lets each rank keep its own value of `variable`."""
+        self._local[_reducer.key(variable)] = variable
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks `root_rank`, now that the job's size is known."""
+        if self._root_rank >= world.size():
+            raise ValueError(
+                f"`root_rank` must be less than the number of ranks, {world.size()}. "
+                f"Received: root_rank={self._root_rank}"
+            )
+        self._done = False
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Broadcasts before the first step, or arranges it when the model is not built."""
+        if self._done:
+            return
+        self._done = True
+        if self.model.built:
+            self._broadcast()
+        else:
+            self._build_in_first_step()
+
+    def _build_in_first_step(self) -> None:
+        # Only the step function gets to see the data, and it would make the variables
+        # and update them in one go.
+        model = self.model
+        stock = model.train_function
+
+        def build_first(iterator: Any) -> Any:
+            model.train_function = stock
+            _build(model, iterator)
+            self._broadcast()
+            return stock(iterator)
+
+        model.train_function = build_first
+
+    def _broadcast(self) -> None:
+        model = self.model
+        if model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        if world.size() == 1:
+            return
+        variables = list(model.weights)
+        if model.optimizer is not None:
+            variables += optimizer.state_variables(model.optimizer, model.trainable_variables)
+        variables = [v for v in variables if _reducer.key(v) not in self._local]
+        # Without names: ranks may have numbered their layers differently.
+        lines = [
+            f"#{i}: {tf.as_dtype(v.dtype).name} {tuple(v.shape)}" for i, v in enumerate(variables)
+        ]
+        _plan.require_alike("broadcast of model and optimizer", lines, _reducer.exchange)
+        objects.broadcast_variables(variables, self._root_rank)
+
+
+def _build(model: Any, iterator: Any) -> None:
+    """Builds `model` and its optimizer as Keras would in the first step, without a step."""
+    batch = tf.nest.map_structure(
+        lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, iterator.element_spec
+    )
+    try:
+        model._symbolic_build(data_batch=batch)
+    except Exception as error:
+        raise ValueError(
+            "The model is not built and cannot be built from the shapes of the data, so its "
+            "variables cannot be broadcast before the first step. Call model.build(input_shape), "
+            f"or the model on one batch, before fit. Received: data of {batch}"
+        ) from error
