@@ -1,0 +1,106 @@
+"""Which failure came first, and the words that the user reads last."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Without an entry in the store, a rank that a signal killed this soon after the first
+# failure is taken for its cause: its peers often notice before the launcher does.
+SIGNAL_WINDOW_S = 1.0
+_PYTHON_ERROR = 1
+_SSH_ERROR = 255
+_MAX_LINES = 80
+_CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A rank that ended with an error, before the launcher asked any rank to end."""
+
+    rank: int
+    host: str
+    code: int
+    time: float  # of a monotonic clock
+    tail: Sequence[str] = ()  # its last lines of standard error
+    remote: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The failure that ended the job."""
+
+    rank: int
+    host: str
+    code: int
+    text: str  # one line, or more where ssh itself failed
+    details: Sequence[str] = ()
+
+
+def first_failure(exits: Sequence[Exit], claimed: int | None) -> Exit:
+    """Picks the failure to blame.
+
+    Args:
+        exits: The ranks that failed, in the order in which the launcher saw it; not empty.
+        claimed: The rank that wrote itself into the store as the first to fail.
+
+    Returns:
+        The claimed rank's exit if it is there; else a death by signal that came within a
+        second of plain Python errors, which it may well have caused; else the first.
+    """
+    for candidate in exits:
+        if candidate.rank == claimed:
+            return candidate
+    first = exits[0]
+    if first.code == _PYTHON_ERROR:
+        for candidate in exits:
+            in_time = candidate.time - first.time <= SIGNAL_WINDOW_S
+            if in_time and signal_name(candidate.code) is not None:
+                return candidate
+    return first
+
+
+def describe(exit_: Exit) -> Failure:
+    """Puts a rank's exit into words."""
+    who = f"rank {exit_.rank} on host {exit_.host}"
+    name = signal_name(exit_.code)
+    if name is not None:
+        text = f"{who} was killed by {name} (exit code {exit_.code})"
+        if name == "SIGKILL":
+            text += "; where nobody did that, the machine may have run out of memory"
+    else:
+        text = f"{who} failed with exit code {exit_.code}"
+        if exit_.remote and exit_.code == _SSH_ERROR:
+            text += (
+                "; ssh ends with 255 when it cannot connect. Check `ssh -o BatchMode=yes "
+                f"{exit_.host} true`: it must work without a question"
+            )
+    return Failure(exit_.rank, exit_.host, exit_.code, text, error_lines(exit_.tail))
+
+
+def signal_name(code: int) -> str | None:
+    """The signal that an exit code of 128 + n stands for, or None."""
+    try:
+        return signal.Signals(code - 128).name if code > 128 else None
+    except ValueError:
+        return None
+
+
+def error_lines(tail: Sequence[str]) -> list[str]:
+    """The last traceback in `tail`, with those that it is chained to, or the last lines."""
+    start = len(tail)
+    for index in range(len(tail) - 1, -1, -1):
+        if not tail[index].startswith("Traceback (most recent call last):"):
+            continue
+        start = index
+        before = [line for line in tail[max(0, index - 2) : index] if line.strip()]
+        if not (before and before[-1].strip() in _CHAINED):
+            break
+    lines = list(tail[start:]) if start < len(tail) else list(tail[-20:])
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[:20], "...", *lines[-(_MAX_LINES - 21) :]]
+    return lines
