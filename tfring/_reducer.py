@@ -133,6 +133,11 @@ def key(variable: Any) -> int:
     return id(_unwrapped(variable))
 
 
+def _identity(source: Any) -> int | None:
+    # Tensors as sources are new in every step, variables are not.
+    return key(source) if isinstance(_unwrapped(source), tf.Variable) else None
+
+
 def label(variable: Any) -> str:
     """How error messages call a variable."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", "tensor"))
@@ -199,7 +204,10 @@ class Reducer:
             for gradient, variable, position in zip(gradients, variables, positions, strict=True)
         ]
         self._renew()
-        signature = tuple((e.position, e.shape, e.group) for e in entries)
+        signature = tuple(
+            (e.position, e.shape, e.group, _identity(variable))
+            for e, variable in zip(entries, variables, strict=True)
+        )
         known = self._plans.setdefault(signature, [])
         for plan in known:
             if plan.covers(entries):
