@@ -1,0 +1,90 @@
+// The C face of worlds and collectives: translates, and nothing else.
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "custom_ops/core/collectives/reduce.h"
+#include "custom_ops/core/common/status.h"
+#include "custom_ops/core/tfring.h"
+#include "custom_ops/core/world.h"
+
+#ifndef TFRING_VERSION
+#define TFRING_VERSION "unknown"
+#endif
+
+struct tfr_world {
+  std::unique_ptr<tfring::World> world;
+};
+
+namespace {
+
+// Memory can run out, and threads may not start; neither may cross the face.
+template <typename F>
+int Guarded(tfr_error* error, F&& call) noexcept {
+  try {
+    return tfring::Export(call(), error);
+  } catch (const std::bad_alloc&) {
+    return tfring::Export(tfring::ResourceExhausted("out of memory"), error);
+  } catch (const std::exception& e) {
+    return tfring::Export(tfring::Internal(e.what()), error);
+  }
+}
+
+}  // namespace
+
+const char* tfr_version(void) { return TFRING_VERSION; }
+
+const char* tfr_build_info(void) {
+  static const std::string info = tfring::StrCat(
+      "compiler: ", __VERSION__, "\nkernels: ", tfring::ReduceKernelName(),
+      "\ntransports: shared memory, TCP");
+  return info.c_str();
+}
+
+int tfr_world_create(const tfr_config* config, tfr_world** out,
+                     tfr_error* error) {
+  return Guarded(error, [&] {
+    auto handle = std::make_unique<tfr_world>();
+    TFR_RETURN_IF_ERROR(tfring::World::Create(*config, &handle->world));
+    *out = handle.release();
+    return tfring::Status::Ok();
+  });
+}
+
+void tfr_world_info(const tfr_world* world, tfr_info* info) {
+  world->world->Info(info);
+}
+
+void tfr_world_hosts(const tfr_world* world, int32_t* hosts) {
+  world->world->Hosts(hosts);
+}
+
+void tfr_world_stats(const tfr_world* world, tfr_stats* stats) {
+  world->world->Stats(stats);
+}
+
+void tfr_world_abort(tfr_world* world, const char* text) {
+  static_cast<void>(Guarded(nullptr, [&] {
+    world->world->Abort(text == nullptr ? "" : text);
+    return tfring::Status::Ok();
+  }));
+}
+
+void tfr_world_shutdown(tfr_world* world) {
+  static_cast<void>(Guarded(nullptr, [&] {
+    delete world;
+    return tfring::Status::Ok();
+  }));
+}
+
+void tfr_world_after_fork(tfr_world* world) { world->world->AfterFork(); }
+
+int tfr_submit(tfr_world* world, const tfr_request* request,
+               tfr_error* error) {
+  return Guarded(error, [&] { return world->world->Submit(*request); });
+}
+
+int tfr_run(tfr_world* world, const tfr_request* request, tfr_error* error) {
+  return Guarded(error, [&] { return world->world->Run(*request); });
+}

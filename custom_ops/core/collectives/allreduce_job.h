@@ -1,0 +1,51 @@
+// One allreduce on its way through the data plane: the stages that act inside
+// a host. allreduce.h tells how they are put together.
+#ifndef TFRING_CORE_COLLECTIVES_ALLREDUCE_JOB_H_
+#define TFRING_CORE_COLLECTIVES_ALLREDUCE_JOB_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/collectives/reduce.h"
+#include "custom_ops/core/collectives/stream.h"
+#include "custom_ops/core/schedule/operation.h"
+
+namespace tfring {
+
+struct ChunkRange {  // of the stream
+  uint64_t begin;
+  uint64_t end;
+};
+
+class AllreduceJob {
+ public:
+  AllreduceJob(DataPlane* plane, const Operation& operation);
+
+  uint64_t steps() const;
+  uint64_t stream_bytes() const { return stream_.size(); }
+  const Stream& stream() const { return stream_; }
+  const Operation& operation() const { return operation_; }
+  ChunkRange RangeOf(uint64_t step) const;
+  ReduceSpec SpecOf(size_t tensor) const;
+  // Where all local ranks staged what is at `offset` of the chunk. Valid until
+  // the next call.
+  const void* const* SlotSources(uint64_t chunk, uint64_t offset);
+
+  Status CopyIn(uint64_t step, uint64_t chunk);
+  Status ReduceDirectly(uint64_t step, uint64_t chunk);
+  Status ReduceShare(uint64_t step, uint64_t chunk);
+  // The caller has seen that the result is complete.
+  void CopyOut(uint64_t step, uint64_t chunk);
+
+ private:
+  DataPlane* const plane_;
+  const Operation& operation_;
+  Stream stream_;
+  ReduceSpec spec_;
+  std::vector<const void*> sources_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_COLLECTIVES_ALLREDUCE_JOB_H_

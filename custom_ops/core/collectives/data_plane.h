@@ -1,0 +1,92 @@
+// What the collectives stand on: chunks in the memory of this host, exchanges
+// with other hosts, and waits that end.
+//
+// All ranks of a group run the same collectives in the same order, so they
+// number chunks alike without a message. One collective reserves a run of
+// chunk numbers, then pushes its chunks through stages: copy in, reduce,
+// exchange, copy out. The stages of neighbouring chunks overlap.
+#ifndef TFRING_CORE_COLLECTIVES_DATA_PLANE_H_
+#define TFRING_CORE_COLLECTIVES_DATA_PLANE_H_
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "custom_ops/core/common/status.h"
+#include "custom_ops/core/schedule/failure.h"
+#include "custom_ops/core/schedule/faults.h"
+#include "custom_ops/core/transport/local_group.h"
+#include "custom_ops/core/transport/mesh.h"
+
+namespace tfring {
+
+// Who sits where. Ranks of one host are ordered; the first one leads.
+struct GroupMembers {
+  int rank = 0;                           // this rank
+  int size = 1;                           // of the group
+  int host = 0;                           // index of this rank's host
+  std::vector<std::vector<int>> on_host;  // ranks of each host, ascending
+  std::vector<int> host_of;               // host of each rank
+  std::vector<int> local_of;              // place of each rank in its host
+  std::vector<std::string> host_names;
+
+  int host_count() const { return static_cast<int>(on_host.size()); }
+  const std::vector<int>& here() const {
+    return on_host[static_cast<size_t>(host)];
+  }
+  int local_rank() const { return local_of[static_cast<size_t>(rank)]; }
+  bool leads() const { return local_rank() == 0; }
+};
+
+class DataPlane {
+ public:
+  // `mesh` is null on one host and on ranks that do not lead theirs.
+  DataPlane(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
+            const Failure* failure, Faults* faults, double fail_after_s);
+
+  const GroupMembers& members() const { return *members_; }
+  LocalGroup& local() const { return *local_; }
+  Mesh* mesh() const { return mesh_; }
+  uint64_t chunk_bytes() const { return local_->chunk_bytes(); }
+
+  // Begins the collective at place `index` of the log.
+  void Begin(uint64_t index) { index_ = index; }
+  uint64_t index() const { return index_; }
+
+  // A step of a pipeline: handles the collective's `step`-th chunk, whose
+  // number in the group is `chunk`.
+  using Stage = std::function<Status(uint64_t step, uint64_t chunk)>;
+  // Pushes `steps` chunks through the stages: while chunk i is in the first
+  // stage, chunk i-1 is in the second, and so on. A place is free for the
+  // first stage once all local ranks have taken its former chunk.
+  Status RunPipeline(uint64_t steps, std::initializer_list<Stage> stages);
+
+  // Waits until a local rank's counter is at least `value`.
+  Status Await(int local, Counter RankState::* counter, uint64_t value);
+  // ... all local ranks' (this one's own is known to be).
+  Status AwaitAll(Counter RankState::* counter, uint64_t value);
+  // This rank's counter for chunk numbers below `value` is done.
+  void Advance(Counter RankState::* counter, uint64_t value) {
+    local_->Advance(counter, value);
+  }
+
+  // Leader only: one message to and from every other host.
+  Status ExchangeWithHosts(std::vector<Transfer> transfers);
+
+ private:
+  const GroupMembers* const members_;
+  LocalGroup* const local_;
+  Mesh* const mesh_;
+  const Failure* const failure_;
+  Faults* const faults_;
+  const double fail_after_s_;
+  uint64_t index_ = 0;
+  uint64_t next_chunk_ = 0;
+  uint64_t next_tag_ = 0;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_COLLECTIVES_DATA_PLANE_H_

@@ -1,0 +1,320 @@
+#include "custom_ops/core/collectives/gather.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "custom_ops/core/collectives/stream.h"
+
+namespace tfring {
+namespace {
+
+// Bounds the memory for chunks of other hosts.
+constexpr uint64_t kRemoteBytes = uint64_t{64} << 20;
+constexpr uint64_t kSmallestChunk = 4096;
+
+class Gatherer {
+ public:
+  Gatherer(DataPlane* plane, const GatherJob& job)
+      : plane_(plane),
+        job_(job),
+        members_(plane->members()),
+        chunk_bytes_(ChunkBytes(plane)) {}
+
+  uint64_t steps() const {
+    const uint64_t most = *std::max_element(job_.bytes.begin(), job_.bytes.end());
+    return (most + chunk_bytes_ - 1) / chunk_bytes_;
+  }
+
+  Status CopyIn(uint64_t step, uint64_t chunk) {
+    const Range range = RangeOf(members_.rank, step);
+    if (range.begin < range.end) {
+      job_.read(range.begin, range.end, PlaceOf(members_.rank, chunk));
+    }
+    plane_->Advance(&RankState::staged, chunk + 1);
+    return Status::Ok();
+  }
+
+  // Leader: this host's chunks to all other hosts, theirs to this one.
+  Status Exchange(uint64_t step, uint64_t chunk) {
+    if (!members_.leads()) return Status::Ok();
+    TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
+    const std::vector<iovec> ours = PartsOf(members_.host, step, chunk);
+    std::vector<Transfer> transfers;
+    for (int h = 0; h < members_.host_count(); ++h) {
+      if (h != members_.host) {
+        transfers.push_back({h, ours, PartsOf(h, step, chunk)});
+      }
+    }
+    TFR_RETURN_IF_ERROR(plane_->ExchangeWithHosts(std::move(transfers)));
+    plane_->Advance(&RankState::exchanged, chunk + 1);
+    return Status::Ok();
+  }
+
+  Status CopyOut(uint64_t step, uint64_t chunk) {
+    TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
+    if (members_.host_count() > 1 && !members_.leads()) {
+      TFR_RETURN_IF_ERROR(plane_->Await(0, &RankState::exchanged, chunk + 1));
+    }
+    for (int rank = 0; rank < members_.size; ++rank) {
+      const Range range = RangeOf(rank, step);
+      if (rank == members_.rank || range.begin == range.end) continue;
+      job_.write(rank, range.begin, range.end, PlaceOf(rank, chunk));
+    }
+    plane_->Advance(&RankState::taken, chunk + 1);
+    return Status::Ok();
+  }
+
+ private:
+  struct Range {
+    uint64_t begin;
+    uint64_t end;
+  };
+
+  static uint64_t ChunkBytes(DataPlane* plane) {
+    const auto size = static_cast<uint64_t>(plane->members().size);
+    const uint64_t places = size * plane->local().depth();
+    const uint64_t most = std::max(kSmallestChunk, kRemoteBytes / places);
+    return std::min(plane->chunk_bytes(),
+                    most / kStreamAlignment * kStreamAlignment);
+  }
+
+  Range RangeOf(int rank, uint64_t step) const {
+    const uint64_t bytes = job_.bytes[static_cast<size_t>(rank)];
+    return {std::min(bytes, step * chunk_bytes_),
+            std::min(bytes, (step + 1) * chunk_bytes_)};
+  }
+
+  char* PlaceOf(int rank, uint64_t chunk) const {
+    const auto r = static_cast<size_t>(rank);
+    if (members_.host_of[r] == members_.host) {
+      return plane_->local().slot(members_.local_of[r], chunk);
+    }
+    // Ranks of other hosts in the order of their hosts and places.
+    uint64_t ordinal = static_cast<uint64_t>(members_.local_of[r]);
+    for (int h = 0; h < members_.host_of[r]; ++h) {
+      if (h == members_.host) continue;
+      ordinal += members_.on_host[static_cast<size_t>(h)].size();
+    }
+    return plane_->local().remote(chunk, ordinal);
+  }
+
+  std::vector<iovec> PartsOf(int host, uint64_t step, uint64_t chunk) const {
+    std::vector<iovec> parts;
+    for (const int rank : members_.on_host[static_cast<size_t>(host)]) {
+      const Range range = RangeOf(rank, step);
+      parts.push_back({PlaceOf(rank, chunk), range.end - range.begin});
+    }
+    return parts;
+  }
+
+  DataPlane* const plane_;
+  const GatherJob& job_;
+  const GroupMembers& members_;
+  const uint64_t chunk_bytes_;
+};
+
+Stream StreamOf(const Operation& operation, const std::vector<uint64_t>& bytes) {
+  Stream stream;
+  stream.Reserve(operation.tensors.size());
+  for (const uint64_t size : bytes) stream.Add(size);
+  return stream;
+}
+
+std::vector<uint64_t> InputSizes(const Operation& operation) {
+  std::vector<uint64_t> sizes;
+  for (const OperationTensor& tensor : operation.tensors) {
+    sizes.push_back(tensor.bytes);
+  }
+  return sizes;
+}
+
+// Reads this rank's inputs as one stream.
+std::function<void(uint64_t, uint64_t, char*)> InputReader(
+    const Operation& operation, const Stream& stream) {
+  return [&operation, &stream](uint64_t begin, uint64_t end, char* to) {
+    stream.ForRange(begin, end,
+                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+                      std::memcpy(to + (at - begin),
+                                  operation.tensors[t].input + offset, bytes);
+                    });
+  };
+}
+
+}  // namespace
+
+Status Gather(DataPlane* plane, const GatherJob& job) {
+  Gatherer gatherer(plane, job);
+  const DataPlane::Stage copy_in = [&](uint64_t step, uint64_t chunk) {
+    return gatherer.CopyIn(step, chunk);
+  };
+  const DataPlane::Stage exchange = [&](uint64_t step, uint64_t chunk) {
+    return gatherer.Exchange(step, chunk);
+  };
+  const DataPlane::Stage copy_out = [&](uint64_t step, uint64_t chunk) {
+    return gatherer.CopyOut(step, chunk);
+  };
+  if (plane->members().host_count() > 1) {
+    return plane->RunPipeline(gatherer.steps(), {copy_in, exchange, copy_out});
+  }
+  return plane->RunPipeline(gatherer.steps(), {copy_in, copy_out});
+}
+
+Status GatherSmall(DataPlane* plane, const std::string& mine,
+                   std::string* all) {
+  const GroupMembers& members = plane->members();
+  all->assign(mine.size() * static_cast<size_t>(members.size), '\0');
+  const auto place = [&](int rank) {
+    return &(*all)[static_cast<size_t>(rank) * mine.size()];
+  };
+  if (!mine.empty()) std::memcpy(place(members.rank), mine.data(), mine.size());
+  GatherJob job;
+  job.bytes.assign(static_cast<size_t>(members.size), mine.size());
+  job.read = [&](uint64_t begin, uint64_t end, char* to) {
+    std::memcpy(to, mine.data() + begin, end - begin);
+  };
+  job.write = [&](int rank, uint64_t begin, uint64_t end, const char* from) {
+    std::memcpy(place(rank) + begin, from, end - begin);
+  };
+  return Gather(plane, job);
+}
+
+namespace {
+
+// The first dimensions of all ranks' tensors: rows[rank][tensor].
+Status GatherRows(DataPlane* plane, const Operation& operation,
+                  std::vector<std::vector<uint64_t>>* rows) {
+  const size_t tensors = operation.tensors.size();
+  std::vector<uint64_t> mine;
+  for (const OperationTensor& tensor : operation.tensors) {
+    mine.push_back(static_cast<uint64_t>(
+        operation.dims[static_cast<size_t>(tensor.first_dim)]));
+  }
+  std::string all;
+  TFR_RETURN_IF_ERROR(GatherSmall(
+      plane,
+      std::string(reinterpret_cast<const char*>(mine.data()),
+                  tensors * sizeof(uint64_t)),
+      &all));
+  rows->assign(static_cast<size_t>(plane->members().size),
+               std::vector<uint64_t>(tensors));
+  for (size_t rank = 0; rank < rows->size(); ++rank) {
+    if (tensors == 0) break;
+    std::memcpy((*rows)[rank].data(),
+                all.data() + rank * tensors * sizeof(uint64_t),
+                tensors * sizeof(uint64_t));
+  }
+  return Status::Ok();
+}
+
+uint64_t RowBytes(const Operation& operation, const OperationTensor& tensor) {
+  uint64_t bytes = tensor.element_bytes;
+  for (int d = 1; d < tensor.ndims; ++d) {
+    bytes *= static_cast<uint64_t>(
+        operation.dims[static_cast<size_t>(tensor.first_dim + d)]);
+  }
+  return bytes;
+}
+
+// Where each rank's rows go: outputs[tensor] + begins[rank][tensor].
+struct GatherLayout {
+  std::vector<char*> outputs;
+  std::vector<Stream> streams;                // per rank
+  std::vector<std::vector<uint64_t>> begins;  // per rank and tensor
+};
+
+Status PlaceRows(const Operation& operation,
+                 const std::vector<std::vector<uint64_t>>& rows,
+                 GatherLayout* layout) {
+  layout->streams.resize(rows.size());
+  layout->begins.resize(rows.size());
+  for (size_t t = 0; t < operation.tensors.size(); ++t) {
+    const OperationTensor& tensor = operation.tensors[t];
+    const uint64_t row_bytes = RowBytes(operation, tensor);
+    uint64_t total = 0;
+    for (size_t rank = 0; rank < rows.size(); ++rank) {
+      layout->streams[rank].Add(rows[rank][t] * row_bytes);
+      layout->begins[rank].push_back(total * row_bytes);
+      total += rows[rank][t];
+    }
+    char* output = tensor.output;
+    if (output == nullptr) {
+      output = static_cast<char*>(
+          operation.allocate(operation.user, static_cast<int32_t>(t),
+                             static_cast<int64_t>(total)));
+    }
+    if (output == nullptr) {
+      return ResourceExhausted(StrCat("no memory for ", total, " rows of ",
+                                      row_bytes, " bytes of output ", t));
+    }
+    layout->outputs.push_back(output);
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status Allgather(DataPlane* plane, const Operation& operation) {
+  std::vector<std::vector<uint64_t>> rows;
+  TFR_RETURN_IF_ERROR(GatherRows(plane, operation, &rows));
+  GatherLayout layout;
+  const Status placed = PlaceRows(operation, rows, &layout);
+  // A rank without memory still takes part, or the others would wait for it.
+  GatherJob job;
+  const auto me = static_cast<size_t>(plane->members().rank);
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    uint64_t bytes = 0;
+    for (size_t t = 0; t < operation.tensors.size(); ++t) {
+      bytes += AlignStream(rows[rank][t] *
+                           RowBytes(operation, operation.tensors[t]));
+    }
+    job.bytes.push_back(bytes);
+  }
+  const Stream mine = StreamOf(operation, InputSizes(operation));
+  job.read = InputReader(operation, mine);
+  job.write = [&](int rank, uint64_t begin, uint64_t end, const char* from) {
+    if (!placed.ok()) return;
+    const auto r = static_cast<size_t>(rank);
+    layout.streams[r].ForRange(
+        begin, end, [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+          std::memcpy(layout.outputs[t] + layout.begins[r][t] + offset,
+                      from + (at - begin), bytes);
+        });
+  };
+  if (placed.ok()) {
+    for (size_t t = 0; t < operation.tensors.size(); ++t) {
+      const OperationTensor& tensor = operation.tensors[t];
+      if (tensor.bytes == 0) continue;
+      std::memcpy(layout.outputs[t] + layout.begins[me][t], tensor.input,
+                  tensor.bytes);
+    }
+  }
+  TFR_RETURN_IF_ERROR(Gather(plane, job));
+  return placed;
+}
+
+Status Broadcast(DataPlane* plane, const Operation& operation) {
+  const Stream stream = StreamOf(operation, InputSizes(operation));
+  const int me = plane->members().rank;
+  GatherJob job;
+  job.bytes.assign(static_cast<size_t>(plane->members().size), 0);
+  job.bytes[static_cast<size_t>(operation.root)] = stream.size();
+  job.read = InputReader(operation, stream);
+  job.write = [&](int, uint64_t begin, uint64_t end, const char* from) {
+    stream.ForRange(begin, end,
+                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+                      std::memcpy(operation.tensors[t].output + offset,
+                                  from + (at - begin), bytes);
+                    });
+  };
+  TFR_RETURN_IF_ERROR(Gather(plane, job));
+  if (me != operation.root) return Status::Ok();
+  for (const OperationTensor& tensor : operation.tensors) {
+    if (tensor.output != tensor.input && tensor.bytes > 0) {
+      std::memcpy(tensor.output, tensor.input, tensor.bytes);
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace tfring

@@ -1,0 +1,309 @@
+#include "custom_ops/core/rendezvous/bootstrap.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "custom_ops/core/common/hash.h"
+#include "custom_ops/core/common/sha256.h"
+#include "custom_ops/core/rendezvous/connect.h"
+#include "custom_ops/core/rendezvous/identity.h"
+#include "custom_ops/core/rendezvous/store_client.h"
+#include "custom_ops/core/schedule/agreement.h"
+#include "custom_ops/core/schedule/hub.h"
+
+namespace tfring {
+namespace {
+
+// A chunk of every rank stays inside a second-level cache of 1 MiB together
+// with what it is reduced into; `tfring.bench` compares sizes.
+constexpr uint64_t kLocalChunkBytes = 256 * 1024;
+// Between hosts a step costs a round trip, so steps are larger.
+constexpr uint64_t kHostsChunkBytes = 1024 * 1024;
+constexpr uint64_t kDepth = 4;
+// Looking for this long costs less than one sleep and wake-up.
+constexpr int64_t kSpinNs = 50 * 1000;
+// With more ranks than processors a spin takes the processor from the rank
+// that is waited for.
+constexpr int64_t kCrowdedSpinNs = 5 * 1000;
+
+// What a rank tells all others about itself.
+struct Card {
+  std::string key;
+  std::string name;
+  int port = 0;
+  uint64_t chunk_bytes = 0;
+  bool shared_memory = true;
+  std::vector<std::string> hosts;  // numeric addresses
+
+  std::string Encode() const {
+    std::string text = StrCat(key, "\n", name, "\n", port, " ", chunk_bytes,
+                              " ", shared_memory ? 1 : 0, "\n");
+    for (const std::string& host : hosts) text += host + "\n";
+    return text;
+  }
+
+  static Card Decode(const std::string& text) {
+    Card card;
+    std::istringstream lines(text);
+    std::string numbers;
+    std::getline(lines, card.key);
+    std::getline(lines, card.name);
+    std::getline(lines, numbers);
+    std::istringstream(numbers) >> card.port >> card.chunk_bytes >>
+        card.shared_memory;
+    for (std::string host; std::getline(lines, host);) {
+      card.hosts.push_back(host);
+    }
+    return card;
+  }
+
+  std::vector<std::string> Addresses() const {
+    std::vector<std::string> addresses;
+    for (const std::string& host : hosts) {
+      addresses.push_back(JoinHostPort(host, port));
+    }
+    return addresses;
+  }
+};
+
+class Bootstrapper {
+ public:
+  Bootstrapper(const BootstrapOptions& options, Bootstrapped* out)
+      : options_(options),
+        out_(*out),
+        deadline_(Deadline::After(options.start_timeout_s)) {}
+
+  Status Run() {
+    if (options_.size > 1) {
+      TFR_RETURN_IF_ERROR(StoreClient::Connect(options_.store, options_.secret,
+                                               options_.start_timeout_s,
+                                               &store_));
+    }
+    TFR_RETURN_IF_ERROR(ExchangeCards());
+    ComputeMembers();
+    TFR_RETURN_IF_ERROR(JoinLocalMemory());
+    if (options_.size == 1) return Status::Ok();
+    TFR_RETURN_IF_ERROR(Connect());
+    std::vector<std::string> ignored;
+    return Meet("ready", "", &ignored);
+  }
+
+ private:
+  std::string Key(const std::string& name) const {
+    return options_.session + "/" + name;
+  }
+
+  double Left() const {
+    return static_cast<double>(deadline_.RemainingNs()) * 1e-9;
+  }
+
+  // Puts this rank's value and waits for all ranks'.
+  Status Meet(const std::string& what, const std::string& mine,
+              std::vector<std::string>* all) {
+    TFR_RETURN_IF_ERROR(
+        store_->Set(Key(StrCat(what, "/", options_.rank)), mine));
+    std::vector<int32_t> missing;
+    const Status met =
+        store_->Gather(Key(what), options_.size, Left(), all, &missing);
+    if (met.code() != TFR_DEADLINE_EXCEEDED) return met;
+    const std::set<int> ranks(missing.begin(), missing.end());
+    return DeadlineExceeded(
+        StrCat("rank ", options_.rank, " waited ", options_.start_timeout_s,
+               " s for ", RankList(ranks), " of ", options_.size,
+               " to start; did every process call tfring.init()? "
+               "--start-timeout (TFRING_START_TIMEOUT) allows more time"));
+  }
+
+  Status ExchangeCards() {
+    Card card;
+    card.name = options_.host.empty() ? MachineName() : options_.host;
+    card.key = HostKey(card.name);
+    card.chunk_bytes = options_.chunk_bytes;
+    card.shared_memory = options_.shared_memory;
+    if (options_.size == 1) {
+      cards_ = {card};
+      return Status::Ok();
+    }
+    TFR_RETURN_IF_ERROR(Listener::Open("", 0, &listener_));
+    card.port = listener_.port();
+    TFR_RETURN_IF_ERROR(FindAddresses(&card.hosts));
+    std::vector<std::string> all;
+    TFR_RETURN_IF_ERROR(Meet("card", card.Encode(), &all));
+    for (const std::string& text : all) cards_.push_back(Card::Decode(text));
+    return Status::Ok();
+  }
+
+  // Where others can reach this rank; the way to the store first, since the
+  // store is known to be reachable by all.
+  Status FindAddresses(std::vector<std::string>* hosts) {
+    if (options_.interfaces.empty()) hosts->push_back(store_->LocalHost());
+    std::vector<std::string> found;
+    TFR_RETURN_IF_ERROR(InterfaceAddresses(options_.interfaces, &found));
+    for (const std::string& host : found) {
+      if (std::find(hosts->begin(), hosts->end(), host) == hosts->end()) {
+        hosts->push_back(host);
+      }
+    }
+    return Status::Ok();
+  }
+
+  void ComputeMembers() {
+    std::vector<std::string> keys;
+    std::vector<std::string> names;
+    for (const Card& card : cards_) {
+      keys.push_back(card.key);
+      names.push_back(card.name);
+    }
+    out_.identity = MembersOf(options_.rank, keys, names);
+    if (!cards_.front().shared_memory) {
+      for (size_t r = 0; r < keys.size(); ++r) keys[r] += StrCat("|", r);
+    }
+    out_.members = MembersOf(options_.rank, keys, names);
+  }
+
+  LocalGroupShape Shape() const {
+    const GroupMembers& members = out_.members;
+    LocalGroupShape shape;
+    shape.local_size = static_cast<int>(members.here().size());
+    shape.agreement_bytes = Agreement::Bytes(shape.local_size);
+    shape.depth = kDepth;
+    shape.chunk_bytes = cards_.front().chunk_bytes;
+    if (shape.chunk_bytes == 0) {
+      shape.chunk_bytes =
+          members.host_count() > 1 ? kHostsChunkBytes : kLocalChunkBytes;
+    }
+    shape.chunk_bytes = std::max<uint64_t>(shape.chunk_bytes / 64 * 64, 64);
+    shape.remote_chunks =
+        static_cast<uint64_t>(members.size - shape.local_size);
+    return shape;
+  }
+
+  Status JoinLocalMemory() {
+    LocalGroupShape shape = Shape();
+    if (shape.local_size > kMaxLocalRanks) {
+      return InvalidArgument(StrCat("at most ", kMaxLocalRanks,
+                                    " ranks can share a host. Received: ",
+                                    shape.local_size));
+    }
+    const std::string key = Key(StrCat("memory/", out_.members.host));
+    SharedMemory memory;
+    if (out_.members.leads()) {
+      TFR_RETURN_IF_ERROR(RandomBytes(&shape.nonce, sizeof(shape.nonce)));
+      TFR_RETURN_IF_ERROR(SharedMemory::Create(shape.TotalBytes(), &memory));
+      const std::string place =
+          StrCat(getpid(), " ", memory.fd(), " ", shape.nonce);
+      MakeLocal(std::move(memory), shape);
+      out_.local->Initialize();
+      Agreement(out_.local->agreement(), 0, shape.local_size).Initialize();
+      if (shape.local_size == 1) return Status::Ok();
+      return store_->Set(key, place);
+    }
+    std::string place;
+    TFR_RETURN_IF_ERROR(Annotate(store_->Get(key, Left(), &place),
+                                 StrCat("rank ", out_.members.here().front(),
+                                        " offers no shared memory")));
+    int64_t pid = 0;
+    int fd = -1;
+    std::istringstream(place) >> pid >> fd >> shape.nonce;
+    TFR_RETURN_IF_ERROR(
+        SharedMemory::Open(pid, fd, shape.TotalBytes(), &memory));
+    MakeLocal(std::move(memory), shape);
+    return out_.local->Check();
+  }
+
+  void MakeLocal(SharedMemory memory, const LocalGroupShape& shape) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    const int processors =
+        sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    const bool crowded =
+        static_cast<int>(out_.identity.here().size()) > processors;
+    int64_t spin_ns = crowded ? kCrowdedSpinNs : kSpinNs;
+    if (options_.spin_us >= 0) spin_ns = int64_t{options_.spin_us} * 1000;
+    out_.local =
+        std::make_unique<LocalGroup>(std::move(memory), shape,
+                                     out_.members.local_rank(), spin_ns, crowded);
+  }
+
+
+  Status Connect() {
+    const GroupMembers& members = out_.members;
+    ConnectOptions connect;
+    connect.secret = options_.secret;
+    connect.session =
+        HashBytes(options_.session.data(), options_.session.size());
+    connect.rank = static_cast<uint32_t>(options_.rank);
+    connect.deadline = deadline_;
+    out_.control.resize(static_cast<size_t>(members.size));
+    if (members.leads() && members.host_count() > 1) {
+      out_.data.resize(static_cast<size_t>(members.host_count()));
+    }
+    TFR_RETURN_IF_ERROR(ConnectOut(connect));
+    return AcceptOthers(connect);
+  }
+
+  // To rank 0, and, as a leader, to the leaders before this one.
+  Status ConnectOut(const ConnectOptions& connect) {
+    const GroupMembers& members = out_.members;
+    if (members.rank > 0) {
+      TFR_RETURN_IF_ERROR(ConnectToRank(connect, kPurposeControl, 0,
+                                        cards_[0].Addresses(),
+                                        &out_.control[0]));
+    }
+    if (out_.data.empty()) return Status::Ok();
+    for (int h = 0; h < members.host; ++h) {
+      const int leader = members.on_host[static_cast<size_t>(h)].front();
+      TFR_RETURN_IF_ERROR(ConnectToRank(
+          connect, kPurposeData, static_cast<uint32_t>(leader),
+          cards_[static_cast<size_t>(leader)].Addresses(),
+          &out_.data[static_cast<size_t>(h)]));
+    }
+    return Status::Ok();
+  }
+
+  Status AcceptOthers(const ConnectOptions& connect) {
+    const GroupMembers& members = out_.members;
+    std::set<Expected> expected;
+    for (int r = 1; members.rank == 0 && r < members.size; ++r) {
+      expected.insert({kPurposeControl, static_cast<uint32_t>(r)});
+    }
+    for (int h = members.host + 1;
+         !out_.data.empty() && h < members.host_count(); ++h) {
+      const int leader = members.on_host[static_cast<size_t>(h)].front();
+      expected.insert({kPurposeData, static_cast<uint32_t>(leader)});
+    }
+    std::vector<Accepted> accepted;
+    TFR_RETURN_IF_ERROR(
+        AcceptRanks(connect, &listener_, std::move(expected), &accepted));
+    for (Accepted& one : accepted) {
+      const auto rank = static_cast<size_t>(one.who.rank);
+      if (one.who.purpose == kPurposeControl) {
+        out_.control[rank] = std::move(one.socket);
+      } else {
+        const auto host = static_cast<size_t>(members.host_of[rank]);
+        out_.data[host] = std::move(one.socket);
+      }
+    }
+    return Status::Ok();
+  }
+
+  const BootstrapOptions& options_;
+  Bootstrapped& out_;
+  const Deadline deadline_;
+  std::unique_ptr<StoreClient> store_;
+  Listener listener_;
+  std::vector<Card> cards_;
+};
+
+}  // namespace
+
+Status Bootstrap(const BootstrapOptions& options, Bootstrapped* out) {
+  return Bootstrapper(options, out).Run();
+}
+
+}  // namespace tfring

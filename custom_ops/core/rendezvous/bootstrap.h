@@ -1,0 +1,54 @@
+// How the ranks of a job find each other.
+//
+//   1  every rank puts a card into the store: its host, where it listens
+//   2  from all cards each rank computes the same picture: hosts, leaders
+//   3  the first rank of each host creates the host's memory, the others open
+//      it; every rank connects to rank 0 (side channel), every leader to every
+//      other leader (data)
+//   4  all wait until all are done; from here on the store is not needed
+#ifndef TFRING_CORE_RENDEZVOUS_BOOTSTRAP_H_
+#define TFRING_CORE_RENDEZVOUS_BOOTSTRAP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/common/status.h"
+#include "custom_ops/core/transport/local_group.h"
+#include "custom_ops/core/transport/socket.h"
+
+namespace tfring {
+
+struct BootstrapOptions {
+  int rank = 0;
+  int size = 1;
+  std::string host;  // "" = this machine's name
+  std::string store;
+  std::string secret;
+  std::string session;
+  std::string interfaces;
+  double start_timeout_s = 30;
+  uint64_t chunk_bytes = 0;   // 0 = chosen
+  bool shared_memory = true;  // rank 0's word counts for all
+  int spin_us = -1;           // -1 = chosen
+};
+
+struct Bootstrapped {
+  // By host name: what users see as local and cross ranks.
+  GroupMembers identity;
+  // By shared memory: what the data plane uses. Equal to `identity` unless
+  // shared memory is off, when every rank counts as a host.
+  GroupMembers members;
+  std::unique_ptr<LocalGroup> local;
+  std::vector<Socket> control;  // see Control
+  std::vector<Socket> data;     // see Mesh; empty unless this rank leads
+};
+
+// UNAVAILABLE or DEADLINE_EXCEEDED names the ranks that did not come.
+Status Bootstrap(const BootstrapOptions& options, Bootstrapped* out);
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_RENDEZVOUS_BOOTSTRAP_H_

@@ -1,0 +1,51 @@
+// Opens the job's connections during bootstrap, in both directions at once.
+#ifndef TFRING_CORE_RENDEZVOUS_CONNECT_H_
+#define TFRING_CORE_RENDEZVOUS_CONNECT_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "custom_ops/core/common/clock.h"
+#include "custom_ops/core/common/status.h"
+#include "custom_ops/core/transport/handshake.h"
+#include "custom_ops/core/transport/socket.h"
+
+namespace tfring {
+
+struct ConnectOptions {
+  std::string secret;
+  uint64_t session = 0;  // both ends must name the same
+  uint32_t rank = 0;
+  Deadline deadline = Deadline::Never();
+};
+
+// Connects to rank `peer`, which listens on one of `addresses` ("host:port"),
+// trying them in turn until the deadline.
+Status ConnectToRank(const ConnectOptions& options, uint32_t purpose,
+                     uint32_t peer, const std::vector<std::string>& addresses,
+                     Socket* out);
+
+struct Expected {
+  uint32_t purpose;
+  uint32_t rank;
+  bool operator<(const Expected& other) const {
+    return purpose != other.purpose ? purpose < other.purpose
+                                    : rank < other.rank;
+  }
+};
+
+struct Accepted {
+  Expected who;
+  Socket socket;
+};
+
+// Accepts connections until all of `expected` have come. Strangers are turned
+// away and cannot hold up the others.
+Status AcceptRanks(const ConnectOptions& options, Listener* listener,
+                   std::set<Expected> expected, std::vector<Accepted>* out);
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_RENDEZVOUS_CONNECT_H_

@@ -1,0 +1,78 @@
+// Agreement inside a host on what runs next.
+//
+// Every rank announces each collective it has, in any order. The rank whose
+// announcement completes the host's set appends the collective to an ordered
+// log, or, when there are other hosts, tells them first (schedule/control.h);
+// all ranks then run the log from front to back. Nobody coordinates, nobody
+// polls, and no rank can wait for a collective that another rank runs later.
+//
+// Table and log live in the memory that the host's ranks share, guarded by a
+// robust mutex: a rank that dies inside it cannot block the others.
+#ifndef TFRING_CORE_SCHEDULE_AGREEMENT_H_
+#define TFRING_CORE_SCHEDULE_AGREEMENT_H_
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "custom_ops/core/common/status.h"
+#include "custom_ops/core/transport/local_group.h"
+
+namespace tfring {
+
+enum class Verdict : uint64_t {
+  kRun = 1,       // all ranks described it alike
+  kMismatch = 2,  // they did not: run the exchange that says who sent what
+};
+
+struct LogEntry {
+  uint64_t uid;
+  Verdict verdict;
+};
+
+// What one announcement found.
+struct Arrival {
+  bool host_complete = false;  // this rank was the host's last
+  bool alike = true;           // all digests so far are equal
+};
+
+class Agreement {
+ public:
+  // A rank announces at most this many collectives that it has not yet run.
+  static constexpr uint64_t kWindow = 4096;
+
+  static uint64_t Bytes(int local_size);
+
+  Agreement(char* memory, int local_rank, int local_size);
+  // Called by the rank that created the memory, before any other uses it.
+  void Initialize();
+
+  // Announces this rank's collective. With `append`, a complete one goes
+  // straight into the log.
+  Status Arrive(uint64_t uid, uint64_t digest, bool append, Arrival* arrival);
+  // Appends a collective that all hosts have.
+  Status Append(const LogEntry& entry);
+
+  // Number of log entries so far; sequentially consistent.
+  uint64_t head() const;
+  LogEntry entry(uint64_t index) const;
+
+  // Local ranks that have not announced `uid`; empty if it is in the log.
+  Status Missing(uint64_t uid, std::vector<int>* local_ranks) const;
+
+ private:
+  struct Table;
+  class Lock;
+
+  void AppendLocked(const LogEntry& entry);
+
+  Table* const table_;
+  const int local_rank_;
+  const int local_size_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_SCHEDULE_AGREEMENT_H_

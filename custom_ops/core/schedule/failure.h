@@ -1,0 +1,59 @@
+// What ended a world: the first error wins.
+//
+// A world ends in one of two ways. An abort ends everything at once. A rank
+// that leaves in good order has still done its part of the first `n` logged
+// collectives, so only later ones fail. Both are one number: collectives whose
+// place in the log is limit() or later cannot finish.
+#ifndef TFRING_CORE_SCHEDULE_FAILURE_H_
+#define TFRING_CORE_SCHEDULE_FAILURE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+
+#include "custom_ops/core/common/status.h"
+
+namespace tfring {
+
+class Failure {
+ public:
+  static constexpr uint64_t kNone = UINT64_MAX;
+
+  Failure();
+  ~Failure();
+  Failure(const Failure&) = delete;
+  Failure& operator=(const Failure&) = delete;
+
+  uint64_t limit() const { return limit_.load(std::memory_order_seq_cst); }
+  bool Stops(uint64_t index) const { return index >= limit(); }
+  bool any() const { return limit() != kNone; }
+  bool aborted() const { return limit() == 0; }
+
+  // True if this was the first abort.
+  bool Abort(Status status);
+  // A rank has left after doing its part of the first `executed` collectives.
+  void Leave(Status status, uint64_t executed);
+  // The error of collectives that cannot finish.
+  Status status() const;
+
+  // Readable once something failed; for poll().
+  int event_fd() const { return event_fd_; }
+  // Called after every change, from the thread that reported it. Set (or
+  // cleared with nullptr) while no other thread reports.
+  void OnChange(std::function<void()> wake);
+
+ private:
+  void Signal();
+
+  std::atomic<uint64_t> limit_{kNone};
+  mutable std::mutex mutex_;
+  Status abort_status_;   // guarded by mutex_
+  Status leave_status_;   // guarded by mutex_
+  std::function<void()> wake_;  // guarded by mutex_
+  int event_fd_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_SCHEDULE_FAILURE_H_

@@ -1,0 +1,325 @@
+#include "custom_ops/core/schedule/group.h"
+
+#include <chrono>
+#include <utility>
+
+#include "custom_ops/core/collectives/allreduce.h"
+#include "custom_ops/core/collectives/gather.h"
+#include "custom_ops/core/collectives/mismatch.h"
+#include "custom_ops/core/common/hash.h"
+
+namespace tfring {
+namespace {
+
+// How long Stop() lets agreed collectives finish.
+constexpr std::chrono::seconds kDrainTime{3};
+
+Status ShutDownHere() {
+  return FailedPrecondition(
+      "tfring has been shut down on this rank; call tfring.init() to start "
+      "again");
+}
+
+}  // namespace
+
+Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
+             Failure* failure, Faults* faults, const GroupOptions& options)
+    : members_(members),
+      local_(local),
+      failure_(failure),
+      faults_(faults),
+      options_(options),
+      agreement_(local->agreement(), local->local_rank(), local->local_size()),
+      plane_(members, local, mesh, failure, faults, options.fail_after_s) {}
+
+Group::~Group() { Stop(); }
+
+void Group::Start(Control* control) {
+  control_ = control;
+  thread_ = std::thread([this] { ThreadMain(); });
+}
+
+// --- taking operations ------------------------------------------------------
+
+Status Group::Submit(std::unique_ptr<Operation> operation) {
+  return Accept(std::move(operation), /*wake_thread=*/true);
+}
+
+Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread) {
+  const uint64_t name = HashBytes(operation->name.data(), operation->name.size());
+  Announcement announcement = {0, operation->Digest()};
+  operation->submitted_ns = NowNs();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return ShutDownHere();
+    if (failure_->any()) return Blame(*operation, failure_->status());
+    announcement.uid = HashCombine(name, uses_[name]++);
+    operation->uid = announcement.uid;
+    pending_.push_back(std::move(operation));
+    if (wake_thread) thread_needed_ = true;
+    if (announced_ == Agreement::kWindow) {
+      backlog_.push_back(announcement);
+      return Status::Ok();
+    }
+    ++announced_;
+  }
+  const Status announced = Announce(announcement);
+  if (wake_thread) wake_.notify_one();
+  return announced;
+}
+
+Status Group::Announce(const Announcement& announcement) {
+  Arrival arrival;
+  const bool one_host = members_->host_count() == 1;
+  const Status status = agreement_.Arrive(announcement.uid, announcement.digest,
+                                          one_host, &arrival);
+  // The agreement is broken for all: that ends the world, and with it this
+  // operation, which is pending by now.
+  if (!status.ok()) {
+    if (control_ != nullptr) {
+      control_->Abort(status.message());
+    } else {
+      failure_->Abort(status);
+    }
+    return Status::Ok();
+  }
+  if (!arrival.host_complete) return Status::Ok();
+  if (one_host) {
+    local_->RingAll();
+  } else {
+    control_->HostReady(announcement.uid, announcement.digest, arrival.alike);
+  }
+  return Status::Ok();
+}
+
+void Group::OnGo(const LogEntry& entry) {
+  const Status appended = agreement_.Append(entry);
+  if (!appended.ok()) failure_->Abort(appended);
+  local_->RingAll();
+}
+
+void Group::OnFailure() {
+  local_->RingSelf();
+  WakeThread();
+}
+
+void Group::WakeThread() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    thread_needed_ = true;
+  }
+  wake_.notify_one();
+}
+
+// --- running them -----------------------------------------------------------
+
+namespace {
+
+struct RunWaiter {
+  std::mutex mutex;
+  std::condition_variable finished;
+  std::atomic<bool> done{false};
+  Status status;
+
+  static void Done(void* user, const tfr_error* error) {
+    auto* waiter = static_cast<RunWaiter*>(user);
+    std::lock_guard<std::mutex> lock(waiter->mutex);
+    if (error->code != TFR_OK) {
+      waiter->status = Status(static_cast<tfr_code>(error->code), error->text);
+    }
+    waiter->done.store(true, std::memory_order_release);
+    waiter->finished.notify_one();
+  }
+};
+
+}  // namespace
+
+Status Group::Run(std::unique_ptr<Operation> operation) {
+  RunWaiter waiter;
+  operation->done = &RunWaiter::Done;
+  operation->done_user = &waiter;
+  TFR_RETURN_IF_ERROR(Accept(std::move(operation), /*wake_thread=*/false));
+  if (executor_mutex_.try_lock()) {
+    Drive(&waiter.done);
+    executor_mutex_.unlock();
+    // Others' operations go on in the engine's thread.
+    if (HasPending()) WakeThread();
+  }
+  // Also when this thread drove: whoever set `done` must have let go of it.
+  std::unique_lock<std::mutex> lock(waiter.mutex);
+  waiter.finished.wait(lock, [&] { return waiter.done.load(); });
+  return waiter.status;
+}
+
+void Group::ThreadMain() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return thread_needed_ || stopping_; });
+    if (stopping_) return;
+    thread_needed_ = false;
+    lock.unlock();
+    {
+      std::lock_guard<std::timed_mutex> executor(executor_mutex_);
+      Drive(nullptr);
+    }
+    lock.lock();
+  }
+}
+
+void Group::Drive(const std::atomic<bool>* until) {
+  for (;;) {
+    if (until != nullptr && until->load(std::memory_order_acquire)) return;
+    const uint64_t next = executed_.load(std::memory_order_relaxed);
+    if (failure_->Stops(next)) {
+      FailPending();
+      return;
+    }
+    if (agreement_.head() > next) {
+      Execute(next);
+      executed_.store(next + 1, std::memory_order_release);
+      continue;
+    }
+    if (until == nullptr && !HasPending()) return;
+    WaitForLog();
+  }
+}
+
+bool Group::WaitForLog() {
+  const uint64_t next = executed_.load(std::memory_order_relaxed);
+  const auto ready = [&] { return agreement_.head() > next; };
+  const auto interrupted = [&] { return failure_->Stops(next); };
+  const WaitOutcome outcome =
+      local_->Wait(ready, interrupted, NextStallCheck());
+  if (outcome == WaitOutcome::kTimeout) CheckStalls();
+  return outcome == WaitOutcome::kReady;
+}
+
+void Group::Execute(uint64_t index) {
+  const LogEntry entry = agreement_.entry(index);
+  const std::unique_ptr<Operation> operation = TakePending(entry.uid);
+  if (operation == nullptr) {
+    failure_->Abort(Internal("a collective was agreed on that is not pending"));
+    return;
+  }
+  AnnounceBacklog();
+  const int64_t begin = NowNs();
+  faults_->AtCollective(index);
+  plane_.Begin(index);
+  Status status = RunCollective(entry.verdict, operation.get());
+  // A usage error concerns this collective; any other has left the data plane
+  // in the middle of something, which ends the world.
+  if (!status.ok() && status.code() != TFR_FAILED_PRECONDITION &&
+      status.code() != TFR_RESOURCE_EXHAUSTED) {
+    const std::string text = StrCat("rank ", members_->rank, ": ",
+                                    operation->Title(), ": ", status.message());
+    if (control_ != nullptr) control_->Abort(text);
+    status = Blame(*operation, failure_->status());
+  }
+  stats_.wait_ns += static_cast<uint64_t>(begin - operation->submitted_ns);
+  stats_.transfer_ns += static_cast<uint64_t>(NowNs() - begin);
+  stats_.collectives += 1;
+  stats_.tensors += operation->tensors.size();
+  stats_.payload_bytes += operation->InputBytes();
+  Finish(operation.get(), status);
+}
+
+Status Group::RunCollective(Verdict verdict, Operation* operation) {
+  if (verdict == Verdict::kMismatch) return Mismatch(&plane_, *operation);
+  switch (operation->kind) {
+    case TFR_ALLREDUCE:
+      return Allreduce(&plane_, *operation);
+    case TFR_ALLGATHER:
+      return Allgather(&plane_, *operation);
+    case TFR_BROADCAST:
+      return Broadcast(&plane_, *operation);
+    default:
+      return Status::Ok();  // a barrier is the agreement itself
+  }
+}
+
+std::unique_ptr<Operation> Group::TakePending(uint64_t uid) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto it = pending_.begin(); it != pending_.end(); ++it) {
+    if ((*it)->uid != uid) continue;
+    std::unique_ptr<Operation> operation = std::move(*it);
+    pending_.erase(it);
+    --announced_;
+    return operation;
+  }
+  return nullptr;
+}
+
+void Group::AnnounceBacklog() {
+  Announcement next;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (backlog_.empty()) return;
+    next = backlog_.front();
+    backlog_.pop_front();
+    ++announced_;
+  }
+  static_cast<void>(Announce(next));  // reports its own failure
+}
+
+void Group::FailPending() {
+  std::vector<std::unique_ptr<Operation>> failed;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failed.swap(pending_);
+    backlog_.clear();
+    announced_ = 0;
+  }
+  const Status status = failure_->status();
+  for (const auto& operation : failed) {
+    Finish(operation.get(), Blame(*operation, status));
+  }
+}
+
+bool Group::HasPending() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !pending_.empty();
+}
+
+// The world's error, with the collective that met it unless it is named there.
+Status Group::Blame(const Operation& operation, const Status& status) {
+  if (status.message().find(operation.Title()) != std::string::npos) {
+    return status;
+  }
+  return Status(status.code(),
+                StrCat(operation.Title(), " failed: ", status.message()));
+}
+
+void Group::Finish(Operation* operation, const Status& status) {
+  if (operation->done == nullptr) return;
+  tfr_error error;
+  Export(status, &error);
+  operation->done(operation->done_user, &error);
+}
+
+// --- leaving ----------------------------------------------------------------
+
+uint64_t Group::Stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+  }
+  if (thread_.joinable()) {
+    // Collectives in the log have all ranks' word; later ones never had ours.
+    failure_->Leave(ShutDownHere(), agreement_.head());
+    if (!executor_mutex_.try_lock_for(kDrainTime)) {
+      failure_->Abort(Unavailable("shutdown gave up waiting for other ranks"));
+      executor_mutex_.lock();
+    }
+    Drive(nullptr);
+    executor_mutex_.unlock();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  return executed_.load(std::memory_order_acquire);
+}
+
+}  // namespace tfring

@@ -1,0 +1,129 @@
+// The ranks that run collectives together, seen from one of them: takes
+// operations in any order, agrees with the others on one order, runs it.
+//
+// Operations run one at a time, on the thread that holds the executor: either
+// the engine's own thread, which sleeps while nothing is pending, or a caller
+// of Run(), which saves two hand-overs between threads.
+#ifndef TFRING_CORE_SCHEDULE_GROUP_H_
+#define TFRING_CORE_SCHEDULE_GROUP_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/common/status.h"
+#include "custom_ops/core/schedule/agreement.h"
+#include "custom_ops/core/schedule/control.h"
+#include "custom_ops/core/schedule/failure.h"
+#include "custom_ops/core/schedule/faults.h"
+#include "custom_ops/core/schedule/operation.h"
+
+namespace tfring {
+
+struct GroupOptions {
+  double warn_after_s = 60;  // 0 = never
+  double fail_after_s = 300;
+};
+
+struct GroupStats {
+  std::atomic<uint64_t> collectives{0};
+  std::atomic<uint64_t> tensors{0};
+  std::atomic<uint64_t> payload_bytes{0};
+  std::atomic<uint64_t> wait_ns{0};
+  std::atomic<uint64_t> transfer_ns{0};
+};
+
+class Group {
+ public:
+  Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
+        Failure* failure, Faults* faults, const GroupOptions& options);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  // `control` is null in a world of one. Called once, before the first Submit.
+  void Start(Control* control);
+
+  // Calls operation->done exactly once if OK is returned, else never.
+  Status Submit(std::unique_ptr<Operation> operation);
+  // Returns when the operation is done here. operation->done is not called.
+  Status Run(std::unique_ptr<Operation> operation);
+
+  // Host leader: all hosts have the collective.
+  void OnGo(const LogEntry& entry);
+  // Something failed: wakes whoever waits here.
+  void OnFailure();
+
+  // Takes no more operations, finishes what all ranks have agreed to run,
+  // fails the rest. Returns the number of collectives run.
+  uint64_t Stop();
+
+  const GroupStats& stats() const { return stats_; }
+
+ private:
+  struct Announcement {
+    uint64_t uid;
+    uint64_t digest;
+  };
+
+  Status Accept(std::unique_ptr<Operation> operation, bool wake_thread);
+  Status Announce(const Announcement& announcement);
+  void ThreadMain();
+  void WakeThread();
+  // Runs the log until `*until` is true, or, with null, nothing is pending.
+  // The caller holds executor_mutex_.
+  void Drive(const std::atomic<bool>* until);
+  bool WaitForLog();
+  void Execute(uint64_t index);
+  Status RunCollective(Verdict verdict, Operation* operation);
+  std::unique_ptr<Operation> TakePending(uint64_t uid);
+  void AnnounceBacklog();
+  void FailPending();
+  bool HasPending();
+  Status Blame(const Operation& operation, const Status& status);
+  void Finish(Operation* operation, const Status& status);
+
+  // stalls (group_stalls.cc)
+  Deadline NextStallCheck();
+  void CheckStalls();
+  void HandleStall(const Operation& operation, bool fatal, bool overdue);
+  std::set<int> ArrivedHere(uint64_t uid);
+
+  const GroupMembers* const members_;
+  LocalGroup* const local_;
+  Failure* const failure_;
+  Faults* const faults_;
+  const GroupOptions options_;
+  Agreement agreement_;
+  DataPlane plane_;
+  Control* control_ = nullptr;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool closed_ = false;       // guarded by mutex_
+  bool stopping_ = false;     // guarded by mutex_
+  bool thread_needed_ = false;  // guarded by mutex_
+  std::unordered_map<uint64_t, uint64_t> uses_;  // of a name; guarded by mutex_
+  // In the order submitted; short, and mostly run from the front.
+  std::vector<std::unique_ptr<Operation>> pending_;  // guarded by mutex_
+  std::deque<Announcement> backlog_;                 // guarded by mutex_
+  uint64_t announced_ = 0;  // and not yet run; guarded by mutex_
+
+  std::timed_mutex executor_mutex_;
+  std::atomic<uint64_t> executed_{0};  // written under executor_mutex_
+  GroupStats stats_;
+  std::thread thread_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_SCHEDULE_GROUP_H_

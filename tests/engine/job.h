@@ -1,0 +1,129 @@
+// A job whose ranks are threads of one process: each has a world of its own,
+// and they meet through a real store, memory and sockets.
+#ifndef TFRING_TESTS_ENGINE_JOB_H_
+#define TFRING_TESTS_ENGINE_JOB_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "custom_ops/core/tfring.h"
+
+namespace tfring_test {
+
+struct JobOptions {
+  int size = 2;
+  std::vector<std::string> hosts;  // per rank; empty = all on one
+  bool shared_memory = true;
+  double warn_after_s = 0;
+  double fail_after_s = 60;
+  double start_timeout_s = 20;
+  uint64_t chunk_bytes = 0;
+  std::string faults;
+};
+
+inline tfr_config ConfigOf(const JobOptions& options, int rank,
+                           const std::string& store) {
+  tfr_config config = {};
+  config.rank = rank;
+  config.size = options.size;
+  config.host = options.hosts.empty()
+                    ? "here"
+                    : options.hosts[static_cast<size_t>(rank)].c_str();
+  config.store = store.c_str();
+  config.secret = "secret of the test";
+  config.session = "test";
+  config.faults = options.faults.c_str();
+  config.start_timeout_s = options.start_timeout_s;
+  config.warn_after_s = options.warn_after_s;
+  config.fail_after_s = options.fail_after_s;
+  config.chunk_bytes = options.chunk_bytes;
+  config.shared_memory = options.shared_memory ? 1 : 0;
+  config.spin_us = -1;
+  return config;
+}
+
+// Runs `body(rank, world)` on a thread per rank and shuts the worlds down.
+inline void RunJob(const JobOptions& options,
+                   const std::function<void(int, tfr_world*)>& body) {
+  tfr_store_server* server = nullptr;
+  int32_t port = 0;
+  tfr_error error = {};
+  ASSERT_EQ(tfr_store_serve("127.0.0.1", 0, "secret of the test", &server,
+                            &port, &error),
+            TFR_OK);
+  const std::string store = "127.0.0.1:" + std::to_string(port);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < options.size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const tfr_config config = ConfigOf(options, rank, store);
+      tfr_world* world = nullptr;
+      tfr_error failed = {};
+      const int code = tfr_world_create(&config, &world, &failed);
+      EXPECT_EQ(std::string(failed.text), std::string());
+      if (code != TFR_OK) return;
+      body(rank, world);
+      tfr_world_shutdown(world);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  tfr_store_server_close(server);
+}
+
+// One tensor's description, with its dims kept alive.
+struct Tensor {
+  std::vector<int64_t> dims;
+  int32_t dtype;
+  const void* input;
+  void* output;
+};
+
+struct Call {
+  std::string name = "t";
+  int32_t kind = TFR_ALLREDUCE;
+  int32_t reduce_op = TFR_SUM;
+  int32_t root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::vector<Tensor> tensors;
+  tfr_allocate allocate = nullptr;
+  tfr_done done = nullptr;
+  void* user = nullptr;
+
+  // Valid while this call lives; calls f(request).
+  template <typename F>
+  int With(F&& f) const {
+    std::vector<tfr_tensor> list;
+    for (const Tensor& tensor : tensors) {
+      list.push_back({tensor.input, tensor.output, tensor.dims.data(),
+                      static_cast<int32_t>(tensor.dims.size()), tensor.dtype});
+    }
+    tfr_request request = {};
+    request.name = name.c_str();
+    request.kind = kind;
+    request.reduce_op = reduce_op;
+    request.root = root;
+    request.prescale = prescale;
+    request.postscale = postscale;
+    request.tensor_count = static_cast<int32_t>(list.size());
+    request.tensors = list.data();
+    request.allocate = allocate;
+    request.done = done;
+    request.user = user;
+    return f(request);
+  }
+  int Run(tfr_world* world, tfr_error* error = nullptr) const {
+    return With([&](const tfr_request& r) { return tfr_run(world, &r, error); });
+  }
+  int Submit(tfr_world* world, tfr_error* error = nullptr) const {
+    return With(
+        [&](const tfr_request& r) { return tfr_submit(world, &r, error); });
+  }
+};
+
+}  // namespace tfring_test
+
+#endif  // TFRING_TESTS_ENGINE_JOB_H_
