@@ -16,6 +16,8 @@ from typing import Any
 
 import keras
 
+from tfring._autograph import as_it_stands
+
 _INSTALLED = "_tfring_installed"
 
 # (outer optimizer, its stock apply, gradients, variables)
@@ -36,6 +38,7 @@ def install(run_of: Callable[[Any], Run | None]) -> None:
         return
     stock = cls.apply
 
+    @as_it_stands
     @functools.wraps(stock)
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         run = run_of(self.inner_optimizer)

@@ -12,13 +12,14 @@ import tensorflow as tf
 
 from tfring import _loss_scale, _plan, _reducer
 from tfring._aggregation import LocalAggregation
+from tfring._autograph import as_it_stands
 from tfring.compression import Compression, Compressor
 from tfring.constants import Average
 
 _STEP = "_tfring_step"
 
 
-def DistributedOptimizer(  # noqa: N802
+def DistributedOptimizer(
     optimizer: Any,
     name: str | None = None,
     use_locking: bool = False,
@@ -183,6 +184,7 @@ class _Step:
         """Takes the place of the optimizer's `apply`."""
         stock = self._optimizer.apply
 
+        @as_it_stands
         @functools.wraps(stock)
         def apply(grads: Sequence[Any], trainable_variables: Any = None) -> None:
             self.run(self._optimizer, stock, grads, trainable_variables)
@@ -198,7 +200,7 @@ class _Step:
         self._aggregation.build(variables, self._places(variables))
         return self._aggregation.variables
 
-    @tf.autograph.experimental.do_not_convert
+    @as_it_stands
     def run(
         self,
         outer: Any,

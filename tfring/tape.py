@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import _reducer, world
+from tfring._autograph import as_it_stands
 from tfring.compression import Compression, Compressor
 from tfring.constants import Average
 
@@ -100,7 +101,7 @@ class DistributedGradientTape:
             raise AttributeError(name)
         return getattr(self._gradtape, name)
 
-    @tf.autograph.experimental.do_not_convert
+    @as_it_stands
     def gradient(
         self,
         target: Any,

@@ -158,7 +158,7 @@ class Simulation:
         return self.meet(self.rank, name, item)
 
     def broadcast_variables(self, variables: list[Any], root_rank: int) -> None:
-        mine = [np.array(v) for v in variables]
+        mine = [v.numpy() for v in variables]
         received = self.meet(self.rank, "broadcast", mine)[root_rank]
         for variable, value in zip(variables, received, strict=True):
             variable.assign(value)
