@@ -34,13 +34,17 @@ from tfring.world import (
 )
 
 if TYPE_CHECKING:
-    from tfring import callbacks, keras
+    from types import ModuleType
+
     from tfring.collectives import allgather, allreduce, barrier, broadcast, grouped_allreduce
     from tfring.compression import Compression
     from tfring.launch.function import run
     from tfring.objects import allgather_object, broadcast_object, broadcast_variables
     from tfring.optimizer import DistributedOptimizer
     from tfring.tape import DistributedGradientTape
+
+    callbacks: ModuleType
+    keras: ModuleType
 
 __all__ = [
     "Average",

@@ -52,16 +52,17 @@ class FailureHook:
             # An interrupt comes from the user, and a lost peer is blamed where it was lost.
             primary = issubclass(kind, Exception) and not errors.is_communication_error(error)
             if self._active and primary:
-                self._report(f"{kind.__name__}: {error}"[:_TEXT_LIMIT])
+                self.report(f"{kind.__name__}: {error}")
         finally:
             (self._former or sys.__excepthook__)(kind, error, trace)
 
-    def _report(self, text: str) -> None:
+    def report(self, text: str) -> None:
+        """Records the failure for the launcher, then ends the world for every rank."""
         try:
-            claim(self._identity, text)
+            claim(self._identity, text[:_TEXT_LIMIT])
         except errors.CommunicationError as error:
             print(f"tfring: could not record the failure: {error}", file=sys.stderr)
-        self._abort(text)
+        self._abort(text[:_TEXT_LIMIT])
 
 
 def claim(identity: Identity, text: str) -> bool:

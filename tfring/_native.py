@@ -28,19 +28,19 @@ _ERROR_TEXT_BYTES = 4096
 class Error(Structure):
     """`tfr_error`."""
 
-    _fields_ = [("code", c_int32), ("text", ctypes.c_char * _ERROR_TEXT_BYTES)]  # noqa: RUF012
+    _fields_ = [("code", c_int32), ("text", ctypes.c_char * _ERROR_TEXT_BYTES)]
 
 
 class Bytes(Structure):
     """`tfr_bytes`."""
 
-    _fields_ = [("data", c_void_p), ("size", c_uint64)]  # noqa: RUF012
+    _fields_ = [("data", c_void_p), ("size", c_uint64)]
 
 
 class Config(Structure):
     """`tfr_config`."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("rank", c_int32),
         ("size", c_int32),
         ("host", c_char_p),
@@ -61,7 +61,7 @@ class Config(Structure):
 class Info(Structure):
     """`tfr_info`."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         (name, c_int32)
         for name in (
             "rank",
@@ -79,7 +79,7 @@ class Info(Structure):
 class Stats(Structure):
     """`tfr_stats`."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         (name, c_uint64)
         for name in (
             "collectives",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import os
 from types import ModuleType
 from typing import Any
 
@@ -48,6 +50,7 @@ def library() -> Any:
     """Loads the op library once and returns the module with one function per op."""
     tf = tensorflow()
     _native.engine()
+    _show_thread_budget(tf)
     ops = tf.load_op_library(_native.library_path(_LIBRARY))
     _allow_any_order()
     return ops
@@ -72,6 +75,21 @@ def _adapter() -> ctypes.CDLL:
     adapter.tfring_tf_after_fork.argtypes = [ctypes.c_char_p]
     adapter.tfring_tf_after_fork.restype = None
     return adapter
+
+
+def _show_thread_budget(tf: Any) -> None:
+    """Lets `tf.config.threading` tell the thread counts that the environment has set.
+
+    TensorFlow honours the variables but answers 0.
+    """
+    threading = tf.config.threading
+    for kind in ("intra", "inter"):
+        budget = os.environ.get(f"TF_NUM_{kind.upper()}OP_THREADS", "")
+        get = getattr(threading, f"get_{kind}_op_parallelism_threads")
+        if budget.isdigit() and get() == 0:
+            # RuntimeError: TensorFlow has started, and has read the variable itself.
+            with contextlib.suppress(RuntimeError):
+                getattr(threading, f"set_{kind}_op_parallelism_threads")(int(budget))
 
 
 def _allow_any_order() -> None:

@@ -18,12 +18,14 @@ import tensorflow as tf
 
 from tfring import _calls, _checks, world
 from tfring import _gradients as _gradients
+from tfring._autograph import as_it_stands
 from tfring.compression import Compression, Compressor
 from tfring.constants import NAMES, Average, Sum
 
 __all__ = ["allgather", "allreduce", "barrier", "broadcast", "grouped_allreduce"]
 
 
+@as_it_stands
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -90,6 +92,7 @@ def allreduce(
     )[0]
 
 
+@as_it_stands
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -151,6 +154,7 @@ def grouped_allreduce(
     return [next(sparse_results if sparse else dense_results) for sparse in is_sparse]
 
 
+@as_it_stands
 def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = False) -> Any:
     """Concatenates the tensors of all ranks along the first dimension, in rank order.
 
@@ -182,6 +186,7 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
     return gather_with_counts([tensor], name)[0][0]
 
 
+@as_it_stands
 def gather_with_counts(tensors: Sequence[Any], name: str | None = None) -> tuple[list[Any], Any]:
     """Gathers several tensors in one collective, see `allgather`.
 
@@ -196,6 +201,7 @@ def gather_with_counts(tensors: Sequence[Any], name: str | None = None) -> tuple
     return _calls.allgather(checked, _checks.name(name))
 
 
+@as_it_stands
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False
 ) -> Any:
@@ -231,6 +237,7 @@ def broadcast(
     return _calls.broadcast([_checks.dense(tensor)], root, _checks.name(name))[0]
 
 
+@as_it_stands
 def barrier(name: str | None = None) -> Any:
     """Waits until every rank has called it.
 
@@ -316,6 +323,6 @@ def _scaled(tensor: Any, factor: float) -> Any:
     if factor == 1.0:
         return tensor
     if tensor.dtype in (tf.float32, tf.float64):
-        return tensor * tf.cast(factor, tensor.dtype)
+        return tensor * tf.constant(factor, tensor.dtype)
     wide = tf.float32 if tensor.dtype.is_floating else tf.float64
-    return tf.cast(tf.cast(tensor, wide) * tf.cast(factor, wide), tensor.dtype)
+    return tf.cast(tf.cast(tensor, wide) * tf.constant(factor, wide), tensor.dtype)

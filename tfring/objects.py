@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfring import _calls, _checks, collectives, world
+from tfring._autograph import as_it_stands
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_variables"]
 
@@ -21,6 +22,7 @@ _CARRIERS = {
 }
 
 
+@as_it_stands
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """Returns the root's Python object on every rank.
 
@@ -62,6 +64,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     return obj if is_root else cloudpickle.loads(received.numpy())
 
 
+@as_it_stands
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """Returns the Python objects of all ranks, in rank order.
 
@@ -93,6 +96,7 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     return [cloudpickle.loads(part) for part in np.split(data.numpy(), ends[:-1])]
 
 
+@as_it_stands
 def broadcast_variables(variables: Sequence[Any], root_rank: int, inplace: bool = False) -> None:
     """Assigns the root's values to the variables of every rank, in one collective.
 

@@ -88,8 +88,8 @@ SETTINGS: tuple[Setting, ...] = (
         "warn_after",
         ("TFRING_STALL_WARN_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS"),
         60.0,
-        _seconds,
-        "Seconds after which a collective that misses ranks is reported.",
+        _seconds_or_zero,
+        "Seconds after which a collective that misses ranks is reported; 0: never.",
     ),
     Setting(
         "fail_after",

@@ -31,6 +31,8 @@ __all__ = [
     "stats",
 ]
 
+_NEVER_S = 1e9
+
 _logger = logging.getLogger("tfring")
 
 
@@ -99,7 +101,8 @@ def init(
 
     Args:
         start_timeout: seconds to wait for the other ranks. Default 30.
-        warn_after: seconds after which a collective that misses ranks is reported. Default 60.
+        warn_after: seconds after which a collective that misses ranks is reported, 0 means never.
+            Default 60.
         fail_after: seconds after which such a collective fails, 0 means never. Default 300.
         interfaces: network interfaces to listen on, separated by commas. Default: any.
         shared_memory: exchange data of ranks on one host through shared memory. Default True.
@@ -260,6 +263,26 @@ def require_usable() -> None:
     _world()
 
 
+def fail(text: str) -> None:
+    """Ends the job for every rank, with this one as the first to blame unless another was first.
+
+    An uncaught exception does this by itself; it is for programs that catch everything, such as
+    test runners.
+
+    Args:
+        text: what failed, one line; the other ranks' errors and the launcher show it.
+    """
+    with _process.lock:
+        if is_initialized():
+            _world().hook.report(text)
+
+
+def _abort(text: str) -> None:
+    with _process.lock:
+        if is_initialized():
+            _native.engine().tfr_world_abort(_world().handle, text.encode())
+
+
 def _world() -> _World:
     world = _process.world
     if world is None:
@@ -278,9 +301,7 @@ def _create(identity: _identity.Identity, settings: _settings.Settings) -> _Worl
     _native.call("tfr_world_create", byref(config), byref(handle))
     engine = _native.engine()
     engine.tfr_world_info(handle, byref(info))
-    hook = _failure.FailureHook(
-        identity, lambda text: engine.tfr_world_abort(handle, text.encode())
-    )
+    hook = _failure.FailureHook(identity, _abort)
     hook.install()
     _ops.set_world(handle, "")
     _logger.info("rank %d of %d, %d on this host", info.rank, info.size, info.local_size)
@@ -300,7 +321,7 @@ def _config(
         interfaces=_native.encode(settings.interfaces),
         faults=_native.encode(settings.faults),
         start_timeout_s=settings.start_timeout,
-        warn_after_s=settings.warn_after,
+        warn_after_s=settings.warn_after or _NEVER_S,
         fail_after_s=settings.fail_after,
         chunk_bytes=settings.chunk_bytes,
         shared_memory=int(settings.shared_memory),

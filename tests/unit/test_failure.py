@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from ctypes import byref, c_int32, c_void_p, string_at
+
+import pytest
+
+from tfring import _failure, _native, errors
+from tfring._identity import Identity
+
+SECRET = "between us"
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    server, port = c_void_p(), c_int32()
+    _native.call("tfr_store_serve", b"127.0.0.1", 0, SECRET.encode(), byref(server), byref(port))
+    yield f"127.0.0.1:{port.value}"
+    _native.engine().tfr_store_server_close(server)
+
+
+def read(store: str, key: str) -> bytes | None:
+    client, found = c_void_p(), _native.Bytes()
+    _native.call("tfr_store_connect", store.encode(), SECRET.encode(), 5.0, byref(client))
+    try:
+        _native.call("tfr_store_get", client, key.encode(), 0.0, byref(found))
+        return string_at(found.data, found.size)
+    except errors.CommunicationError:
+        return None
+    finally:
+        _native.engine().tfr_bytes_free(byref(found))
+        _native.engine().tfr_store_client_close(client)
+
+
+def identity(store: str | None, rank: int) -> Identity:
+    return Identity(rank, 2, "a", store, SECRET, "j1")
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __call__(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def raise_through(hook: _failure.FailureHook, error: BaseException) -> None:
+    hook(type(error), error, None)
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Stands in for the hook that prints, and keeps what it was given."""
+    seen: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: seen.append(error))
+    return seen
+
+
+def test_first_failure_is_recorded_and_ends_the_world(store: str, quiet: list) -> None:
+    abort = Recorder()
+    hook = _failure.FailureHook(identity(store, 1), abort)
+    hook.install()
+    error = ValueError("boom7")
+    raise_through(hook, error)
+    hook.remove()
+    record = json.loads(read(store, "failure/j1") or b"null")
+    assert record == {"rank": 1, "text": "ValueError: boom7", "secondary": False}
+    assert abort.texts == ["ValueError: boom7"]
+    assert quiet == [error]
+
+
+def test_second_failure_does_not_replace_the_first(store: str) -> None:
+    assert _failure.claim(identity(store, 1), "first") is True
+    assert _failure.claim(identity(store, 0), "second") is False
+    assert json.loads(read(store, "failure/j1") or b"null")["text"] == "first"
+
+
+@pytest.mark.parametrize(
+    "error", [errors.CommunicationError("rank 1 left"), KeyboardInterrupt(), SystemExit(3)]
+)
+def test_what_is_nobodys_fault_is_not_recorded(
+    store: str, quiet: list, error: BaseException
+) -> None:
+    abort = Recorder()
+    hook = _failure.FailureHook(identity(store, 0), abort)
+    hook.install()
+    raise_through(hook, error)
+    hook.remove()
+    assert read(store, "failure/j1") is None
+    assert abort.texts == []
+    assert quiet == [error]
+
+
+def test_lost_store_still_ends_the_world(quiet: list, capsys: pytest.CaptureFixture) -> None:
+    abort = Recorder()
+    hook = _failure.FailureHook(identity("127.0.0.1:1", 0), abort)
+    hook.install()
+    raise_through(hook, ValueError("boom7"))
+    hook.remove()
+    assert abort.texts == ["ValueError: boom7"]
+    assert "could not record the failure" in capsys.readouterr().err
+
+
+def test_removed_hook_only_passes_on(store: str, quiet: list) -> None:
+    abort = Recorder()
+    hook = _failure.FailureHook(identity(store, 0), abort)
+    hook.install()
+    hook.remove()
+    raise_through(hook, ValueError("boom7"))
+    assert read(store, "failure/j1") is None
+    assert abort.texts == []
+    assert len(quiet) == 1

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from tfring import settings
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def test_defaults() -> None:
+    values = settings.load({})
+    assert (values.start_timeout, values.warn_after, values.fail_after) == (30.0, 60.0, 300.0)
+    assert values.shared_memory is True
+    assert values.interfaces is None
+
+
+def test_fields_are_the_table() -> None:
+    fields = {field.name for field in dataclasses.fields(settings.Settings)}
+    assert fields == {setting.name for setting in settings.SETTINGS}
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "expected"),
+    [
+        ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "7"}, {}, 7.0),
+        ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "7", "TFRING_STALL_FAIL_SECONDS": "8"}, {}, 8.0),
+        ({"TFRING_STALL_FAIL_SECONDS": "8"}, {"fail_after": 9}, 9.0),
+        ({"TFRING_STALL_FAIL_SECONDS": ""}, {"fail_after": None}, 300.0),
+        ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0"}, {}, 0.0),
+    ],
+)
+def test_precedence(environment: dict, arguments: dict, expected: float) -> None:
+    assert settings.load(environment, **arguments).fail_after == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TFRING_START_TIMEOUT", "soon"),
+        ("TFRING_START_TIMEOUT", "0"),
+        ("TFRING_START_TIMEOUT", "-1"),
+        ("TFRING_START_TIMEOUT", "nan"),
+        ("HOROVOD_FUSION_THRESHOLD", "1.5"),
+        ("TFRING_FUSION_THRESHOLD", "-1"),
+        ("TFRING_SHARED_MEMORY", "maybe"),
+        ("TFRING_LOG_LEVEL", "loud"),
+        ("TFRING_SPIN_US", "-2"),
+    ],
+)
+def test_bad_value_names_variable_and_value(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=rf"`{name}` must be .*Received: {name}='{value}'"):
+        settings.load({name: value})
+
+
+def test_bad_argument_is_named() -> None:
+    with pytest.raises(ValueError, match="`fail_after` must be"):
+        settings.load({}, fail_after=-1)
+
+
+def test_unknown_argument_is_refused() -> None:
+    with pytest.raises(TypeError, match="fail_afterr"):
+        settings.load({}, fail_afterr=1)
+
+
+def test_documentation_holds_the_table() -> None:
+    assert settings.markdown() in DOCS.read_text()
