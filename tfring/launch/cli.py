@@ -156,6 +156,12 @@ def _options(args: argparse.Namespace) -> JobOptions:
     if args.network_interfaces:
         env["TFRING_INTERFACES"] = args.network_interfaces
     timeout = start_timeout(args.start_timeout, env)
+    if args.output_filename is not None:
+        try:
+            os.makedirs(args.output_filename, exist_ok=True)
+        except OSError as error:
+            text = f"--output-filename {args.output_filename}: no such folder can be made: {error}"
+            raise ValueError(text) from error
     return JobOptions(
         argv=argv,
         places=choose_places(args.num_proc, args.hosts, args.hostfile),

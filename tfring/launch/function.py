@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -103,8 +104,30 @@ def run(
 
 def pack(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
     """The bytes that `function_worker` runs: module search path and pickled call."""
-    call = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
+    with _pickled_by_value(func):
+        call = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
     return pickle.dumps({"path": [os.path.abspath(entry) for entry in sys.path], "call": call})
+
+
+@contextlib.contextmanager
+def _pickled_by_value(func: Callable[..., Any]) -> Iterator[None]:
+    """Sends the functions of `func`'s module whole if other processes cannot import it."""
+    module = sys.modules.get(getattr(func, "__module__", None) or "")
+    if module is None or module.__name__ == "__main__" or _can_be_imported(module.__name__):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _can_be_imported(name: str) -> bool:
+    # The finders are asked: importlib.util.find_spec would answer from sys.modules.
+    top = name.partition(".")[0]
+    finders = [getattr(finder, "find_spec", None) for finder in sys.meta_path]
+    return any(find is not None and find(top, None) is not None for find in finders)
 
 
 def _size(

@@ -1,0 +1,78 @@
+"""Whom the launcher blames, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfring.launch.failure import Exit, describe, error_lines, first_failure, signal_name
+
+
+def exits(*codes_and_times):
+    return [Exit(rank, "h", code, time) for rank, code, time in codes_and_times]
+
+
+@pytest.mark.parametrize(
+    ("failed", "claimed", "blamed"),
+    [
+        (exits((1, 1, 0.0), (0, 1, 0.1)), None, 1),
+        (exits((0, 1, 0.0), (1, 1, 0.1)), 1, 1),
+        (exits((0, 1, 0.0), (1, 137, 0.1)), None, 1),
+        (exits((0, 1, 0.0), (1, 137, 5.0)), None, 0),
+        (exits((0, 3, 0.0), (1, 139, 0.1)), None, 0),
+        (exits((0, 1, 0.0), (1, 137, 0.1)), 0, 0),
+        (exits((0, 1, 0.0), (1, 1, 0.1)), 7, 0),
+    ],
+    ids=["first", "claimed", "killed", "killed late", "own code", "claimed wins", "unknown"],
+)
+def test_first_failure(failed, claimed, blamed):
+    assert first_failure(failed, claimed).rank == blamed
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(137, "SIGKILL"), (139, "SIGSEGV"), (1, None), (128, None), (255, None)]
+)
+def test_signal_name(code, name):
+    assert signal_name(code) == name
+
+
+def test_words_name_rank_host_and_code():
+    failure = describe(Exit(3, "node7", 42, 0.0, ["oops"]))
+    assert failure.text == "rank 3 on host node7 failed with exit code 42"
+    assert failure.code == 42
+    assert failure.details == ["oops"]
+
+
+def test_words_name_the_signal():
+    text = describe(Exit(0, "h", 137, 0.0)).text
+    assert "rank 0 on host h was killed by SIGKILL (exit code 137)" in text
+
+
+def test_ssh_failure_says_how_to_check():
+    assert "BatchMode=yes node7 true" in describe(Exit(0, "node7", 255, 0.0, remote=True)).text
+    assert "ssh" not in describe(Exit(0, "node7", 255, 0.0)).text
+
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "x", line 1', "ValueError: boom7"]
+CHAIN = "During handling of the above exception, another exception occurred:"
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        (["noise", *TRACEBACK], TRACEBACK),
+        ([*TRACEBACK, "noise", *TRACEBACK], TRACEBACK),
+        (["noise", *TRACEBACK, "", CHAIN, "", *TRACEBACK], [*TRACEBACK, "", CHAIN, "", *TRACEBACK]),
+        (["a", "b"], ["a", "b"]),
+        ([str(i) for i in range(50)], [str(i) for i in range(30, 50)]),
+        ([], []),
+    ],
+    ids=["noise before", "last one", "chained", "no traceback", "long", "silent"],
+)
+def test_error_lines(tail, expected):
+    assert error_lines(tail) == expected
+
+
+def test_a_huge_traceback_keeps_both_ends():
+    lines = error_lines([TRACEBACK[0], *(f"  {i}" for i in range(500)), TRACEBACK[-1]])
+    assert len(lines) == 80
+    assert (lines[0], lines[20], lines[-1]) == (TRACEBACK[0], "...", TRACEBACK[-1])
