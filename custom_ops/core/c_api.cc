@@ -80,8 +80,7 @@ void tfr_world_shutdown(tfr_world* world) {
 
 void tfr_world_after_fork(tfr_world* world) { world->world->AfterFork(); }
 
-int tfr_submit(tfr_world* world, const tfr_request* request,
-               tfr_error* error) {
+int tfr_submit(tfr_world* world, const tfr_request* request, tfr_error* error) {
   return Guarded(error, [&] { return world->world->Submit(*request); });
 }
 

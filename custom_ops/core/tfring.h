@@ -120,18 +120,18 @@ typedef struct tfr_world tfr_world;
 typedef struct tfr_config {
   int32_t rank;
   int32_t size;
-  const char* host;     // ranks with equal host share memory; NULL = detect
-  const char* store;    // "host:port"; may be NULL when size is 1
-  const char* secret;   // shared by all ranks; may be NULL when size is 1
-  const char* session;  // prefix of this init's keys; equal on all ranks
+  const char* host;        // ranks with equal host share memory; NULL = detect
+  const char* store;       // "host:port"; may be NULL when size is 1
+  const char* secret;      // shared by all ranks; may be NULL when size is 1
+  const char* session;     // prefix of this init's keys; equal on all ranks
   const char* interfaces;  // comma list of NICs to listen on; NULL = any
   const char* faults;      // test seam, see docs/internals.md; NULL = none
   double start_timeout_s;
-  double warn_after_s;  // a stalled collective is reported after this
-  double fail_after_s;  // ... and fails after this; 0 = never
-  uint64_t chunk_bytes;    // staging chunk; 0 = chosen by the engine
-  int32_t shared_memory;   // 0: TCP also inside a host
-  int32_t spin_us;         // spin this long before sleeping; -1 = chosen
+  double warn_after_s;    // a stalled collective is reported after this
+  double fail_after_s;    // ... and fails after this; 0 = never
+  uint64_t chunk_bytes;   // staging chunk; 0 = chosen by the engine
+  int32_t shared_memory;  // 0: TCP also inside a host
+  int32_t spin_us;        // spin this long before sleeping; -1 = chosen
 } tfr_config;
 
 typedef struct tfr_info {
@@ -139,19 +139,19 @@ typedef struct tfr_info {
   int32_t local_rank, local_size;  // among the ranks of this host
   int32_t cross_rank, cross_size;  // among the hosts that hold local_rank
   int32_t host_count;
-  int32_t homogeneous;             // every host holds equally many ranks
+  int32_t homogeneous;  // every host holds equally many ranks
 } tfr_info;
 
 typedef struct tfr_stats {
-  uint64_t collectives;        // finished on this rank
-  uint64_t tensors;            // that they carried
-  uint64_t control_messages;   // sent by this rank after init
-  uint64_t payload_bytes;      // bytes of input tensors
-  uint64_t wire_bytes_sent;    // data bytes that this rank wrote to sockets
-  uint64_t staging_bytes;      // memory the engine holds now for data
+  uint64_t collectives;       // finished on this rank
+  uint64_t tensors;           // that they carried
+  uint64_t control_messages;  // sent by this rank after init
+  uint64_t payload_bytes;     // bytes of input tensors
+  uint64_t wire_bytes_sent;   // data bytes that this rank wrote to sockets
+  uint64_t staging_bytes;     // memory the engine holds now for data
   uint64_t staging_bytes_peak;
-  uint64_t wait_ns;            // all ranks not yet there
-  uint64_t transfer_ns;        // moving and reducing data
+  uint64_t wait_ns;      // all ranks not yet there
+  uint64_t transfer_ns;  // moving and reducing data
 } tfr_stats;
 
 // Meets the other ranks and starts the engine. Blocks until all `size` ranks
@@ -193,14 +193,14 @@ typedef void* (*tfr_allocate)(void* user, int32_t tensor, int64_t rows);
 typedef void (*tfr_done)(void* user, const tfr_error* error);
 
 typedef struct tfr_request {
-  const char* name;      // same on all ranks; n-th use pairs with n-th use
-  int32_t kind;          // tfr_kind
-  int32_t reduce_op;     // tfr_reduce_op (allreduce)
-  int32_t root;          // global rank (broadcast)
-  int32_t tensor_count;  // dtypes may differ inside one request
+  const char* name;           // same on all ranks; n-th use pairs with n-th use
+  int32_t kind;               // tfr_kind
+  int32_t reduce_op;          // tfr_reduce_op (allreduce)
+  int32_t root;               // global rank (broadcast)
+  int32_t tensor_count;       // dtypes may differ inside one request
   const tfr_tensor* tensors;  // copied
-  double prescale;   // each input times this before the reduction
-  double postscale;  // the result times this; both in at least float32
+  double prescale;            // each input times this before the reduction
+  double postscale;           // the result times this; both in at least float32
   tfr_allocate allocate;
   tfr_done done;  // ignored by tfr_run
   void* user;

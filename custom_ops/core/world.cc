@@ -16,8 +16,8 @@ Status CheckConfig(const tfr_config& config) {
     return InvalidArgument(StrCat("`rank` must be in 0 to ", config.size - 1,
                                   ". Received: rank=", config.rank));
   }
-  if (config.size > 1 && (TextOf(config.store).empty() ||
-                          TextOf(config.secret).empty())) {
+  if (config.size > 1 &&
+      (TextOf(config.store).empty() || TextOf(config.secret).empty())) {
     return InvalidArgument(
         StrCat("a job of ", config.size,
                " ranks needs the address of its store (TFRING_RENDEZVOUS) and "
@@ -80,9 +80,11 @@ Status World::Start(const tfr_config& config) {
                                    &failure_, &faults_, options);
   failure_.OnChange([this] { group_->OnFailure(); });
   if (members_.size > 1) {
-    control_ = std::make_unique<Control>(
-        &members_, std::move(parts.control), &failure_,
-        [this](const LogEntry& entry) { group_->OnGo(entry); });
+    ControlEvents events;
+    events.go = [this](const LogEntry& entry) { group_->OnGo(entry); };
+    events.is_pending = [this](uint64_t uid) { return group_->IsPending(uid); };
+    control_ = std::make_unique<Control>(&members_, std::move(parts.control),
+                                         &failure_, std::move(events));
   }
   group_->Start(control_.get());
   return control_ == nullptr ? Status::Ok() : control_->Start();
@@ -154,8 +156,7 @@ void World::Stats(tfr_stats* stats) const {
   stats->payload_bytes = group.payload_bytes;
   stats->wait_ns = group.wait_ns;
   stats->transfer_ns = group.transfer_ns;
-  stats->control_messages =
-      control_ == nullptr ? 0 : control_->messages_sent();
+  stats->control_messages = control_ == nullptr ? 0 : control_->messages_sent();
   stats->wire_bytes_sent = mesh_ == nullptr ? 0 : mesh_->bytes_sent();
   // Shared by the host's ranks; its pages stay until shutdown.
   stats->staging_bytes = local_->memory().ResidentBytes() /

@@ -116,7 +116,8 @@ struct Call {
     return f(request);
   }
   int Run(tfr_world* world, tfr_error* error = nullptr) const {
-    return With([&](const tfr_request& r) { return tfr_run(world, &r, error); });
+    return With(
+        [&](const tfr_request& r) { return tfr_run(world, &r, error); });
   }
   int Submit(tfr_world* world, tfr_error* error = nullptr) const {
     return With(

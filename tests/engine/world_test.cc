@@ -51,9 +51,8 @@ float Value(int rank, size_t i) {
 TEST(AllreduceSumsExactly) {
   ForEachJob({1, 2, 3, 4, 7}, [](const JobOptions& options) {
     RunJob(options, [&](int rank, tfr_world* world) {
-      for (const int64_t count :
-           {int64_t{0}, int64_t{1}, int64_t{10}, int64_t{1001},
-            int64_t{300007}}) {
+      for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{10},
+                                  int64_t{1001}, int64_t{300007}}) {
         for (const bool in_place : {false, true}) {
           CASE("count ", count, in_place ? " in place" : "");
           const auto n = static_cast<size_t>(count);
@@ -321,7 +320,8 @@ TEST(AbortReachesAllRanksWithItsText) {
       call.tensors = {{{}, TFR_FLOAT32, &value, &value}};
       tfr_error error = {};
       EXPECT_EQ(call.Run(world, &error), TFR_UNAVAILABLE);
-      EXPECT_CONTAINS(std::string(error.text), "rank 1 failed: ValueError: boom7");
+      EXPECT_CONTAINS(std::string(error.text),
+                      "rank 1 failed: ValueError: boom7");
     });
   });
 }
@@ -330,7 +330,8 @@ TEST(SteadyStateSendsNoControlMessagesOnOneHost) {
   RunJob({}, [&](int, tfr_world* world) {
     std::vector<std::vector<float>> data(100, std::vector<float>(10, 1.0f));
     Call call;
-    for (auto& d : data) call.tensors.push_back({{10}, TFR_FLOAT32, d.data(), d.data()});
+    for (auto& d : data)
+      call.tensors.push_back({{10}, TFR_FLOAT32, d.data(), d.data()});
     for (int step = 0; step < 50; ++step) ASSERT_EQ(call.Run(world), TFR_OK);
     tfr_stats stats = {};
     tfr_world_stats(world, &stats);

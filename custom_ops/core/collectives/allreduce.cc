@@ -85,15 +85,15 @@ Status AllreduceJob::ReduceShare(uint64_t step, uint64_t chunk) {
   const auto rank = static_cast<uint64_t>(plane_->local().local_rank());
   const uint64_t parts = sources_.size();
   char* result = plane_->local().result(chunk);
-  stream_.ForRange(
-      ShareBegin(range.begin, range.end, rank, parts),
-      ShareBegin(range.begin, range.end, rank + 1, parts),
-      [&](size_t t, uint64_t, uint64_t bytes, uint64_t at) {
-        const OperationTensor& tensor = operation_.tensors[t];
-        Reduce(SpecOf(t), SlotSources(chunk, at - range.begin),
-               static_cast<int>(parts), result + (at - range.begin),
-               bytes / tensor.element_bytes);
-      });
+  stream_.ForRange(ShareBegin(range.begin, range.end, rank, parts),
+                   ShareBegin(range.begin, range.end, rank + 1, parts),
+                   [&](size_t t, uint64_t, uint64_t bytes, uint64_t at) {
+                     const OperationTensor& tensor = operation_.tensors[t];
+                     Reduce(SpecOf(t), SlotSources(chunk, at - range.begin),
+                            static_cast<int>(parts),
+                            result + (at - range.begin),
+                            bytes / tensor.element_bytes);
+                   });
   plane_->Advance(&RankState::reduced, chunk + 1);
   return Status::Ok();
 }
@@ -112,18 +112,21 @@ void AllreduceJob::CopyOut(uint64_t step, uint64_t chunk) {
 namespace {
 
 Status AllreduceDirect(DataPlane* plane, AllreduceJob* job) {
-  return plane->RunPipeline(
-      job->steps(),
-      {[job](uint64_t step, uint64_t chunk) { return job->CopyIn(step, chunk); },
-       [job](uint64_t step, uint64_t chunk) {
-         return job->ReduceDirectly(step, chunk);
-       }});
+  return plane->RunPipeline(job->steps(),
+                            {[job](uint64_t step, uint64_t chunk) {
+                               return job->CopyIn(step, chunk);
+                             },
+                             [job](uint64_t step, uint64_t chunk) {
+                               return job->ReduceDirectly(step, chunk);
+                             }});
 }
 
 Status AllreduceShared(DataPlane* plane, AllreduceJob* job) {
   return plane->RunPipeline(
       job->steps(),
-      {[job](uint64_t step, uint64_t chunk) { return job->CopyIn(step, chunk); },
+      {[job](uint64_t step, uint64_t chunk) {
+         return job->CopyIn(step, chunk);
+       },
        [job](uint64_t step, uint64_t chunk) {
          return job->ReduceShare(step, chunk);
        },

@@ -48,7 +48,8 @@ Division Divide(const AllreduceJob& job, ChunkRange range, int hosts) {
 
 class HostExchange {
  public:
-  HostExchange(DataPlane* plane, AllreduceJob* job) : plane_(plane), job_(job) {}
+  HostExchange(DataPlane* plane, AllreduceJob* job)
+      : plane_(plane), job_(job) {}
 
   // This rank's share of every piece, from slots into accumulators.
   Status ReducePartials(uint64_t step, uint64_t chunk) {
@@ -63,8 +64,8 @@ class HostExchange {
         const uint64_t first = piece.count * rank / ranks;
         const uint64_t last = piece.count * (rank + 1) / ranks;
         if (first == last) continue;
-        const void* const* sources = job_->SlotSources(
-            chunk, piece.at + first * tensor.element_bytes);
+        const void* const* sources =
+            job_->SlotSources(chunk, piece.at + first * tensor.element_bytes);
         ReducePartial(
             job_->SpecOf(piece.tensor), sources, static_cast<int>(ranks),
             partial + piece.packed + first * AccumulatorSize(tensor.dtype),
@@ -115,11 +116,10 @@ class HostExchange {
     for (size_t h = 0; h < received_.size(); ++h) {
       if (h == own) continue;
       received_[h].resize(bytes);
-      transfers.push_back(
-          {static_cast<int>(h),
-           {{partial + division.packed[h],
-             division.packed[h + 1] - division.packed[h]}},
-           {{received_[h].data(), bytes}}});
+      transfers.push_back({static_cast<int>(h),
+                           {{partial + division.packed[h],
+                             division.packed[h + 1] - division.packed[h]}},
+                           {{received_[h].data(), bytes}}});
     }
     return plane_->ExchangeWithHosts(std::move(transfers));
   }
@@ -165,18 +165,19 @@ class HostExchange {
 
 Status AllreduceHosts(DataPlane* plane, AllreduceJob* job) {
   HostExchange exchange(plane, job);
-  return plane->RunPipeline(
-      job->steps(),
-      {[job](uint64_t step, uint64_t chunk) { return job->CopyIn(step, chunk); },
-       [&](uint64_t step, uint64_t chunk) {
-         return exchange.ReducePartials(step, chunk);
-       },
-       [&](uint64_t step, uint64_t chunk) {
-         return exchange.Exchange(step, chunk);
-       },
-       [&](uint64_t step, uint64_t chunk) {
-         return exchange.CopyOut(step, chunk);
-       }});
+  return plane->RunPipeline(job->steps(),
+                            {[job](uint64_t step, uint64_t chunk) {
+                               return job->CopyIn(step, chunk);
+                             },
+                             [&](uint64_t step, uint64_t chunk) {
+                               return exchange.ReducePartials(step, chunk);
+                             },
+                             [&](uint64_t step, uint64_t chunk) {
+                               return exchange.Exchange(step, chunk);
+                             },
+                             [&](uint64_t step, uint64_t chunk) {
+                               return exchange.CopyOut(step, chunk);
+                             }});
 }
 
 }  // namespace tfring

@@ -28,8 +28,7 @@ Status DataPlane::RunPipeline(uint64_t steps,
   const uint64_t depth = local_->depth();
   for (uint64_t i = 0; i < steps + stages.size() - 1; ++i) {
     if (i < steps && first + i >= depth) {
-      TFR_RETURN_IF_ERROR(
-          AwaitAll(&RankState::taken, first + i + 1 - depth));
+      TFR_RETURN_IF_ERROR(AwaitAll(&RankState::taken, first + i + 1 - depth));
     }
     uint64_t lag = 0;
     for (const Stage& stage : stages) {
@@ -57,9 +56,9 @@ Status DataPlane::Await(int local, Counter RankState::* counter,
     case WaitOutcome::kInterrupted:
       return failure_->status();
     default:
-      return DeadlineExceeded(StrCat(
-          "rank ", members_->here()[static_cast<size_t>(local)],
-          " stopped in the middle of it for ", fail_after_s_, " s"));
+      return DeadlineExceeded(
+          StrCat("rank ", members_->here()[static_cast<size_t>(local)],
+                 " stopped in the middle of it for ", fail_after_s_, " s"));
   }
 }
 

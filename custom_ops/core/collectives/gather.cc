@@ -22,7 +22,8 @@ class Gatherer {
         chunk_bytes_(ChunkBytes(plane)) {}
 
   uint64_t steps() const {
-    const uint64_t most = *std::max_element(job_.bytes.begin(), job_.bytes.end());
+    const uint64_t most =
+        *std::max_element(job_.bytes.begin(), job_.bytes.end());
     return (most + chunk_bytes_ - 1) / chunk_bytes_;
   }
 
@@ -114,7 +115,8 @@ class Gatherer {
   const uint64_t chunk_bytes_;
 };
 
-Stream StreamOf(const Operation& operation, const std::vector<uint64_t>& bytes) {
+Stream StreamOf(const Operation& operation,
+                const std::vector<uint64_t>& bytes) {
   Stream stream;
   stream.Reserve(operation.tensors.size());
   for (const uint64_t size : bytes) stream.Add(size);
@@ -133,11 +135,12 @@ std::vector<uint64_t> InputSizes(const Operation& operation) {
 std::function<void(uint64_t, uint64_t, char*)> InputReader(
     const Operation& operation, const Stream& stream) {
   return [&operation, &stream](uint64_t begin, uint64_t end, char* to) {
-    stream.ForRange(begin, end,
-                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-                      std::memcpy(to + (at - begin),
-                                  operation.tensors[t].input + offset, bytes);
-                    });
+    stream.ForRange(
+        begin, end,
+        [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+          std::memcpy(to + (at - begin), operation.tensors[t].input + offset,
+                      bytes);
+        });
   };
 }
 
@@ -191,11 +194,11 @@ Status GatherRows(DataPlane* plane, const Operation& operation,
         operation.dims[static_cast<size_t>(tensor.first_dim)]));
   }
   std::string all;
-  TFR_RETURN_IF_ERROR(GatherSmall(
-      plane,
-      std::string(reinterpret_cast<const char*>(mine.data()),
-                  tensors * sizeof(uint64_t)),
-      &all));
+  TFR_RETURN_IF_ERROR(
+      GatherSmall(plane,
+                  std::string(reinterpret_cast<const char*>(mine.data()),
+                              tensors * sizeof(uint64_t)),
+                  &all));
   rows->assign(static_cast<size_t>(plane->members().size),
                std::vector<uint64_t>(tensors));
   for (size_t rank = 0; rank < rows->size(); ++rank) {
@@ -276,7 +279,8 @@ Status Allgather(DataPlane* plane, const Operation& operation) {
     if (!placed.ok()) return;
     const auto r = static_cast<size_t>(rank);
     layout.streams[r].ForRange(
-        begin, end, [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+        begin, end,
+        [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
           std::memcpy(layout.outputs[t] + layout.begins[r][t] + offset,
                       from + (at - begin), bytes);
         });
@@ -301,11 +305,12 @@ Status Broadcast(DataPlane* plane, const Operation& operation) {
   job.bytes[static_cast<size_t>(operation.root)] = stream.size();
   job.read = InputReader(operation, stream);
   job.write = [&](int, uint64_t begin, uint64_t end, const char* from) {
-    stream.ForRange(begin, end,
-                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-                      std::memcpy(operation.tensors[t].output + offset,
-                                  from + (at - begin), bytes);
-                    });
+    stream.ForRange(
+        begin, end,
+        [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+          std::memcpy(operation.tensors[t].output + offset, from + (at - begin),
+                      bytes);
+        });
   };
   TFR_RETURN_IF_ERROR(Gather(plane, job));
   if (me != operation.root) return Status::Ok();

@@ -22,7 +22,8 @@ Status Mismatch(DataPlane* plane, const Operation& operation) {
   TFR_RETURN_IF_ERROR(GatherSmall(plane, mine, &all));
   std::map<std::string, std::set<int>> senders;
   for (int rank = 0; rank < plane->members().size; ++rank) {
-    const char* text = all.data() + static_cast<size_t>(rank) * kDescriptionBytes;
+    const char* text =
+        all.data() + static_cast<size_t>(rank) * kDescriptionBytes;
     senders[std::string(text, strnlen(text, kDescriptionBytes))].insert(rank);
   }
   std::string list;

@@ -20,7 +20,8 @@ inline uint64_t AlignStream(uint64_t bytes) {
 // Where the `part`-th of `parts` shares of [begin, end) starts; aligned.
 inline uint64_t ShareBegin(uint64_t begin, uint64_t end, uint64_t part,
                            uint64_t parts) {
-  const uint64_t units = (end - begin + kStreamAlignment - 1) / kStreamAlignment;
+  const uint64_t units =
+      (end - begin + kStreamAlignment - 1) / kStreamAlignment;
   return std::min(end, begin + units * part / parts * kStreamAlignment);
 }
 

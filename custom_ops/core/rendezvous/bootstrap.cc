@@ -80,9 +80,8 @@ class Bootstrapper {
 
   Status Run() {
     if (options_.size > 1) {
-      TFR_RETURN_IF_ERROR(StoreClient::Connect(options_.store, options_.secret,
-                                               options_.start_timeout_s,
-                                               &store_));
+      TFR_RETURN_IF_ERROR(StoreClient::Connect(
+          options_.store, options_.secret, options_.start_timeout_s, &store_));
     }
     TFR_RETURN_IF_ERROR(ExchangeCards());
     ComputeMembers();
@@ -186,9 +185,9 @@ class Bootstrapper {
   Status JoinLocalMemory() {
     LocalGroupShape shape = Shape();
     if (shape.local_size > kMaxLocalRanks) {
-      return InvalidArgument(StrCat("at most ", kMaxLocalRanks,
-                                    " ranks can share a host. Received: ",
-                                    shape.local_size));
+      return InvalidArgument(
+          StrCat("at most ", kMaxLocalRanks,
+                 " ranks can share a host. Received: ", shape.local_size));
     }
     const std::string key = Key(StrCat("memory/", out_.members.host));
     SharedMemory memory;
@@ -199,7 +198,7 @@ class Bootstrapper {
           StrCat(getpid(), " ", memory.fd(), " ", shape.nonce);
       MakeLocal(std::move(memory), shape);
       out_.local->Initialize();
-      Agreement(out_.local->agreement(), 0, shape.local_size).Initialize();
+      Agreement(out_.local->agreement(), shape.local_size).Initialize();
       if (shape.local_size == 1) return Status::Ok();
       return store_->Set(key, place);
     }
@@ -225,11 +224,9 @@ class Bootstrapper {
         static_cast<int>(out_.identity.here().size()) > processors;
     int64_t spin_ns = crowded ? kCrowdedSpinNs : kSpinNs;
     if (options_.spin_us >= 0) spin_ns = int64_t{options_.spin_us} * 1000;
-    out_.local =
-        std::make_unique<LocalGroup>(std::move(memory), shape,
-                                     out_.members.local_rank(), spin_ns, crowded);
+    out_.local = std::make_unique<LocalGroup>(
+        std::move(memory), shape, out_.members.local_rank(), spin_ns, crowded);
   }
-
 
   Status Connect() {
     const GroupMembers& members = out_.members;
@@ -258,10 +255,10 @@ class Bootstrapper {
     if (out_.data.empty()) return Status::Ok();
     for (int h = 0; h < members.host; ++h) {
       const int leader = members.on_host[static_cast<size_t>(h)].front();
-      TFR_RETURN_IF_ERROR(ConnectToRank(
-          connect, kPurposeData, static_cast<uint32_t>(leader),
-          cards_[static_cast<size_t>(leader)].Addresses(),
-          &out_.data[static_cast<size_t>(h)]));
+      TFR_RETURN_IF_ERROR(
+          ConnectToRank(connect, kPurposeData, static_cast<uint32_t>(leader),
+                        cards_[static_cast<size_t>(leader)].Addresses(),
+                        &out_.data[static_cast<size_t>(h)]));
     }
     return Status::Ok();
   }

@@ -35,7 +35,8 @@ Status TryAddress(const ConnectOptions& options, uint32_t purpose,
                                       HelloOf(options, purpose), &theirs,
                                       options.deadline));
   if (theirs.rank != peer || theirs.session != options.session) {
-    return Unavailable(StrCat(address, " is rank ", theirs.rank, ", not ", peer));
+    return Unavailable(
+        StrCat(address, " is rank ", theirs.rank, ", not ", peer));
   }
   *out = std::move(socket);
   return Status::Ok();
@@ -62,7 +63,8 @@ class Acceptor {
   std::set<int> missing() {
     std::lock_guard<std::mutex> lock(mutex_);
     std::set<int> ranks;
-    for (const Expected& who : expected_) ranks.insert(static_cast<int>(who.rank));
+    for (const Expected& who : expected_)
+      ranks.insert(static_cast<int>(who.rank));
     return ranks;
   }
   std::vector<Accepted> TakeAll() {
@@ -87,8 +89,8 @@ class Acceptor {
 
   const ConnectOptions& options_;
   std::mutex mutex_;
-  std::set<Expected> expected_;      // guarded by mutex_
-  std::vector<Accepted> accepted_;   // guarded by mutex_
+  std::set<Expected> expected_;     // guarded by mutex_
+  std::vector<Accepted> accepted_;  // guarded by mutex_
   std::vector<std::thread> threads_;
 };
 
@@ -106,8 +108,8 @@ Status ConnectToRank(const ConnectOptions& options, uint32_t purpose,
       if (last.code() == TFR_FAILED_PRECONDITION) return last;
     }
   } while (!addresses.empty() && !options.deadline.expired());
-  return Annotate(last, StrCat("rank ", options.rank,
-                               " cannot connect to rank ", peer));
+  return Annotate(
+      last, StrCat("rank ", options.rank, " cannot connect to rank ", peer));
 }
 
 Status AcceptRanks(const ConnectOptions& options, Listener* listener,

@@ -14,7 +14,6 @@ struct Pending {
   uint64_t digest;  // of the first rank
   int32_t count;
   int32_t alike;
-  uint64_t arrived[kMaxLocalRanks / 64];
 };
 
 }  // namespace
@@ -57,10 +56,8 @@ uint64_t Agreement::Bytes(int local_size) {
          sizeof(Pending) * kWindow * static_cast<uint64_t>(local_size);
 }
 
-Agreement::Agreement(char* memory, int local_rank, int local_size)
-    : table_(reinterpret_cast<Table*>(memory)),
-      local_rank_(local_rank),
-      local_size_(local_size) {}
+Agreement::Agreement(char* memory, int local_size)
+    : table_(reinterpret_cast<Table*>(memory)), local_size_(local_size) {}
 
 void Agreement::Initialize() {
   // The memory is zeroed; only what is not zero is set, so that untouched
@@ -82,12 +79,10 @@ Status Agreement::Arrive(uint64_t uid, uint64_t digest, bool append,
   while (i < table_->pending_count && table_->pending[i].uid != uid) ++i;
   Pending& pending = table_->pending[i];
   if (i == table_->pending_count) {
-    pending = Pending{uid, digest, 0, 1, {}};
+    pending = Pending{uid, digest, 0, 1};
     ++table_->pending_count;
   }
   if (pending.digest != digest) pending.alike = 0;
-  const auto bit = static_cast<uint64_t>(local_rank_);
-  pending.arrived[bit / 64] |= uint64_t{1} << (bit % 64);
   ++pending.count;
   arrival->alike = pending.alike != 0;
   arrival->host_complete = pending.count == local_size_;
@@ -95,8 +90,7 @@ Status Agreement::Arrive(uint64_t uid, uint64_t digest, bool append,
   pending = table_->pending[table_->pending_count - 1];
   --table_->pending_count;
   if (append) {
-    AppendLocked(
-        {uid, arrival->alike ? Verdict::kRun : Verdict::kMismatch});
+    AppendLocked({uid, arrival->alike ? Verdict::kRun : Verdict::kMismatch});
   }
   return Status::Ok();
 }
@@ -120,21 +114,6 @@ uint64_t Agreement::head() const {
 
 LogEntry Agreement::entry(uint64_t index) const {
   return table_->log[index % kLogEntries];
-}
-
-Status Agreement::Missing(uint64_t uid, std::vector<int>* local_ranks) const {
-  Lock lock(table_);
-  TFR_RETURN_IF_ERROR(lock.status());
-  for (uint64_t i = 0; i < table_->pending_count; ++i) {
-    const Pending& pending = table_->pending[i];
-    if (pending.uid != uid) continue;
-    for (int rank = 0; rank < local_size_; ++rank) {
-      const auto bit = static_cast<uint64_t>(rank);
-      const uint64_t arrived = pending.arrived[bit / 64] >> (bit % 64);
-      if ((arrived & 1) == 0) local_ranks->push_back(rank);
-    }
-  }
-  return Status::Ok();
 }
 
 }  // namespace tfring

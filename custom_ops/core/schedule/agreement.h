@@ -15,7 +15,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <vector>
 
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/transport/local_group.h"
@@ -45,7 +44,7 @@ class Agreement {
 
   static uint64_t Bytes(int local_size);
 
-  Agreement(char* memory, int local_rank, int local_size);
+  Agreement(char* memory, int local_size);
   // Called by the rank that created the memory, before any other uses it.
   void Initialize();
 
@@ -59,9 +58,6 @@ class Agreement {
   uint64_t head() const;
   LogEntry entry(uint64_t index) const;
 
-  // Local ranks that have not announced `uid`; empty if it is in the log.
-  Status Missing(uint64_t uid, std::vector<int>* local_ranks) const;
-
  private:
   struct Table;
   class Lock;
@@ -69,7 +65,6 @@ class Agreement {
   void AppendLocked(const LogEntry& entry);
 
   Table* const table_;
-  const int local_rank_;
   const int local_size_;
 };
 

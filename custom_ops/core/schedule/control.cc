@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <sstream>
 #include <utility>
 
 #include "custom_ops/core/common/wire.h"
@@ -18,9 +17,11 @@ namespace {
 enum class Type : uint32_t {
   kReady = 1,  // uid, value: digest, extra: alike
   kGo = 2,     // uid, value: verdict
-  kStall = 3,  // uid, value: fatal, text: arrived ranks, then the title
-  kAbort = 4,  // text
-  kLeave = 5,  // value: rank, extra: collectives executed
+  kStall = 3,  // uid, value: fatal, text: title
+  kAsk = 4,    // uid
+  kHave = 5,   // uid, value: 1 if it is pending there
+  kAbort = 6,  // text
+  kLeave = 7,  // value: rank, extra: collectives executed
 };
 
 constexpr uint32_t kMaxText = 1 << 16;
@@ -53,10 +54,10 @@ struct Control::Message {
 };
 
 Control::Control(const GroupMembers* members, std::vector<Socket> sockets,
-                 Failure* failure, std::function<void(const LogEntry&)> on_go)
+                 Failure* failure, ControlEvents events)
     : members_(members),
       failure_(failure),
-      on_go_(std::move(on_go)),
+      events_(std::move(events)),
       hub_(members) {
   for (Socket& socket : sockets) {
     auto peer = std::make_unique<Peer>();
@@ -68,11 +69,11 @@ Control::Control(const GroupMembers* members, std::vector<Socket> sockets,
 
 Control::~Control() {
   if (thread_.joinable()) {
-    const uint64_t one = 1;
-    static_cast<void>(write(stop_fd_, &one, sizeof(one)) == sizeof(one));
+    stopping_.store(true, std::memory_order_release);
+    Wake();
     thread_.join();
   }
-  if (stop_fd_ >= 0) close(stop_fd_);
+  if (wake_fd_ >= 0) close(wake_fd_);
 }
 
 Status Control::Start() {
@@ -81,10 +82,16 @@ Status Control::Start() {
     TFR_RETURN_IF_ERROR(peer->socket.SetKeepalive(
         kKeepaliveIdle, kKeepaliveInterval, kKeepaliveCount));
   }
-  stop_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (stop_fd_ < 0) return Internal(StrCat("eventfd: ", ErrnoText(errno)));
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd_ < 0) return Internal(StrCat("eventfd: ", ErrnoText(errno)));
   thread_ = std::thread([this] { Run(); });
   return Status::Ok();
+}
+
+void Control::Wake() {
+  const uint64_t one = 1;
+  // Fails only when the counter is full, and then the thread wakes anyway.
+  static_cast<void>(write(wake_fd_, &one, sizeof(one)) == sizeof(one));
 }
 
 std::string Control::NameOf(int rank) const {
@@ -108,14 +115,12 @@ void Control::HostReady(uint64_t uid, uint64_t digest, bool alike) {
   }
 }
 
-void Control::Stalled(uint64_t uid, const std::string& title,
-                      const std::set<int>& arrived, bool fatal) {
+void Control::Stalled(uint64_t uid, const std::string& title, bool fatal) {
   Message message;
   message.type = Type::kStall;
   message.uid = uid;
   message.value = fatal ? 1 : 0;
-  for (const int rank : arrived) message.text += StrCat(rank, " ");
-  message.text += "\n" + title;
+  message.text = title;
   if (is_hub()) {
     HandleStall(message);
   } else {
@@ -124,15 +129,18 @@ void Control::Stalled(uint64_t uid, const std::string& title,
 }
 
 void Control::Abort(const std::string& text) {
-  if (!failure_->Abort(Unavailable(text))) return;
+  if (failure_->aborted()) return;
   Message message;
   message.type = Type::kAbort;
   message.text = text;
+  // Others first: once this rank knows, it may shut down, and the others
+  // should hear the reason rather than that.
   if (is_hub()) {
     Spread(message, members_->rank);
   } else {
     ToHub(message);
   }
+  failure_->Abort(Unavailable(text));
 }
 
 void Control::Leave(uint64_t executed) {
@@ -176,16 +184,20 @@ void Control::Run() {
     for (const auto& peer : peers_) {
       fds.push_back({peer->open ? peer->socket.fd() : -1, POLLIN, 0});
     }
-    fds.push_back({stop_fd_, POLLIN, 0});
-    if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) {
+    fds.push_back({wake_fd_, POLLIN, 0});
+    const int timeout_ms = is_hub() ? hub_.NextInquiry().PollMs() : -1;
+    if (poll(fds.data(), fds.size(), timeout_ms) < 0 && errno != EINTR) {
       Abort(StrCat(NameOf(members_->rank), ": poll: ", ErrnoText(errno)));
       return;
     }
-    if (fds.back().revents != 0) return;
+    uint64_t woken = 0;
+    static_cast<void>(read(wake_fd_, &woken, sizeof(woken)) == sizeof(woken));
+    if (stopping_.load(std::memory_order_acquire)) return;
     for (size_t r = 0; r < peers_.size(); ++r) {
       const int rank = static_cast<int>(r);
       if (fds[r].revents != 0 && !ReceiveFrom(rank)) PeerClosed(rank);
     }
+    if (is_hub()) ReportStalls();
   }
 }
 
@@ -236,22 +248,33 @@ void Control::Handle(int from, const Message& message) {
       }
       return;
     case Type::kGo:
-      on_go_({message.uid, static_cast<Verdict>(message.value)});
+      events_.go({message.uid, static_cast<Verdict>(message.value)});
       return;
     case Type::kStall:
       if (is_hub()) HandleStall(message);
       return;
+    case Type::kAsk: {
+      Message answer;
+      answer.type = Type::kHave;
+      answer.uid = message.uid;
+      answer.value = events_.is_pending(message.uid) ? 1 : 0;
+      ToHub(answer);
+      return;
+    }
+    case Type::kHave:
+      if (is_hub()) hub_.Answer(message.uid, from, message.value != 0);
+      return;
     case Type::kAbort:
-      failure_->Abort(Unavailable(message.text));
       if (is_hub()) Spread(message, from);
+      failure_->Abort(Unavailable(message.text));
       return;
     case Type::kLeave: {
       const int rank = static_cast<int>(message.value);
       if (rank < 0 || rank >= members_->size) return;
       if (rank == from) peers_[static_cast<size_t>(from)]->left = true;
+      if (is_hub()) Spread(message, from);
       failure_->Leave(Unavailable(NameOf(rank) + " has shut down"),
                       message.extra);
-      if (is_hub()) Spread(message, from);
       return;
     }
   }
@@ -259,8 +282,8 @@ void Control::Handle(int from, const Message& message) {
 
 void Control::HandleReady(int host, const Message& message) {
   std::lock_guard<std::mutex> lock(order_mutex_);
-  const std::optional<LogEntry> entry = hub_.HostReady(
-      host, message.uid, message.value, message.extra != 0);
+  const std::optional<LogEntry> entry =
+      hub_.HostReady(host, message.uid, message.value, message.extra != 0);
   if (!entry.has_value()) return;
   Message go;
   go.type = Type::kGo;
@@ -271,30 +294,33 @@ void Control::HandleReady(int host, const Message& message) {
       Send(members_->on_host[static_cast<size_t>(h)].front(), go);
     }
   }
-  on_go_(*entry);
+  events_.go(*entry);
 }
 
 void Control::HandleStall(const Message& message) {
-  std::istringstream words(message.text);
-  std::string ranks;
-  std::string title;
-  std::getline(words, ranks);
-  std::getline(words, title);
-  std::istringstream numbers(ranks);
-  std::set<int> arrived;
-  for (int rank = 0; numbers >> rank;) arrived.insert(rank);
-  const std::string text = hub_.Stalled(message.uid, title, arrived);
-  if (message.value != 0) {
-    Abort(text);
-  } else {
-    std::fprintf(stderr, "tfring: warning: %s\n", text.c_str());
+  if (!hub_.StartInquiry(message.uid, message.text, message.value != 0)) return;
+  Message ask;
+  ask.type = Type::kAsk;
+  ask.uid = message.uid;
+  Spread(ask, members_->rank);
+  hub_.Answer(message.uid, members_->rank, events_.is_pending(message.uid));
+  Wake();
+}
+
+void Control::ReportStalls() {
+  for (const StallReport& report : hub_.FinishedInquiries()) {
+    if (report.fatal) {
+      Abort(report.text);
+    } else {
+      std::fprintf(stderr, "tfring: warning: %s\n", report.text.c_str());
+    }
   }
 }
 
 void Control::CloseAll() {
   for (const auto& peer : peers_) peer->socket.Close();
-  if (stop_fd_ >= 0) close(stop_fd_);
-  stop_fd_ = -1;
+  if (wake_fd_ >= 0) close(wake_fd_);
+  wake_fd_ = -1;
 }
 
 }  // namespace tfring

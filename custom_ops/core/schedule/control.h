@@ -11,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,13 +24,20 @@
 
 namespace tfring {
 
+// What the side channel asks of the rank; called from its thread.
+struct ControlEvents {
+  // Host leader: all hosts have the collective; same order on every leader.
+  std::function<void(const LogEntry&)> go;
+  // Has this rank submitted the collective, and does it still wait?
+  std::function<bool(uint64_t uid)> is_pending;
+};
+
 class Control {
  public:
   // `sockets[r]` leads to rank r: all but the own on rank 0, only that of rank
-  // 0 elsewhere. `on_go` gets the collectives that all hosts have, in the same
-  // order on every host leader.
+  // 0 elsewhere.
   Control(const GroupMembers* members, std::vector<Socket> sockets,
-          Failure* failure, std::function<void(const LogEntry&)> on_go);
+          Failure* failure, ControlEvents events);
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
@@ -40,10 +46,9 @@ class Control {
 
   // All ranks of this host have the collective.
   void HostReady(uint64_t uid, uint64_t digest, bool alike);
-  // `arrived` ranks of this host wait for others. Rank 0 warns, or, if fatal,
-  // ends the world naming the missing ranks.
-  void Stalled(uint64_t uid, const std::string& title,
-               const std::set<int>& arrived, bool fatal);
+  // A collective waits for others too long. Rank 0 asks all ranks for it and
+  // warns, or, if fatal, ends the world naming those that do not have it.
+  void Stalled(uint64_t uid, const std::string& title, bool fatal);
   // Ends the world everywhere.
   void Abort(const std::string& text);
   // This rank leaves after its part of the first `executed` collectives.
@@ -68,11 +73,13 @@ class Control {
   bool is_hub() const { return members_->rank == 0; }
   std::string NameOf(int rank) const;
   void Run();
+  void Wake();
   bool ReceiveFrom(int rank);
   void PeerClosed(int rank);
   void Handle(int from, const Message& message);
   void HandleReady(int host, const Message& message);
   void HandleStall(const Message& message);
+  void ReportStalls();
   void Send(int rank, const Message& message);
   // Rank 0: to all but `except`.
   void Spread(const Message& message, int except);
@@ -80,11 +87,12 @@ class Control {
 
   const GroupMembers* const members_;
   Failure* const failure_;
-  const std::function<void(const LogEntry&)> on_go_;
+  const ControlEvents events_;
   Hub hub_;
   std::mutex order_mutex_;  // rank 0: keeps all leaders' logs in one order
   std::vector<std::unique_ptr<Peer>> peers_;
-  int stop_fd_ = -1;
+  int wake_fd_ = -1;
+  std::atomic<bool> stopping_{false};
   std::thread thread_;
   std::atomic<uint64_t> messages_sent_{0};
 };

@@ -48,8 +48,8 @@ class Failure {
 
   std::atomic<uint64_t> limit_{kNone};
   mutable std::mutex mutex_;
-  Status abort_status_;   // guarded by mutex_
-  Status leave_status_;   // guarded by mutex_
+  Status abort_status_;         // guarded by mutex_
+  Status leave_status_;         // guarded by mutex_
   std::function<void()> wake_;  // guarded by mutex_
   int event_fd_;
 };

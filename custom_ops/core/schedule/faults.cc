@@ -56,8 +56,8 @@ Status Faults::ParseOne(const std::string& text, Fault* fault) {
       good = false;
     }
     if (!good) {
-      return InvalidArgument(StrCat("cannot read \"", word, "\" in faults \"",
-                                    text, "\""));
+      return InvalidArgument(
+          StrCat("cannot read \"", word, "\" in faults \"", text, "\""));
     }
   }
   if (fault->rank < 0 || fault->collective < 0 || fault->action.empty()) {

@@ -1,9 +1,9 @@
 // Faults on demand, so that tests need no luck and no sleeping: the engine's
 // test seam, set by tfr_config.faults (TFRING_FAULTS).
 //
-//   "rank=1 collective=5 do=kill"            SIGKILL before the sixth collective
-//   "rank=1 collective=5 chunk=2 do=kill"    ... inside it, after chunk 2
-//   "rank=1 collective=5 do=delay:200"       sleep 200 ms before it
+//   "rank=1 collective=5 do=kill"            SIGKILL before the sixth
+//   collective "rank=1 collective=5 chunk=2 do=kill"    ... inside it, after
+//   chunk 2 "rank=1 collective=5 do=delay:200"       sleep 200 ms before it
 //   "rank=1 collective=5 do=stop"            SIGSTOP (a rank that hangs)
 // Several are separated by ";". Collectives count from 0 in the order run.
 #ifndef TFRING_CORE_SCHEDULE_FAULTS_H_

@@ -1,5 +1,6 @@
 #include "custom_ops/core/schedule/group.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -29,7 +30,7 @@ Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       failure_(failure),
       faults_(faults),
       options_(options),
-      agreement_(local->agreement(), local->local_rank(), local->local_size()),
+      agreement_(local->agreement(), local->local_size()),
       plane_(members, local, mesh, failure, faults, options.fail_after_s) {}
 
 Group::~Group() { Stop(); }
@@ -46,7 +47,8 @@ Status Group::Submit(std::unique_ptr<Operation> operation) {
 }
 
 Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread) {
-  const uint64_t name = HashBytes(operation->name.data(), operation->name.size());
+  const uint64_t name =
+      HashBytes(operation->name.data(), operation->name.size());
   Announcement announcement = {0, operation->Digest()};
   operation->submitted_ns = NowNs();
   {
@@ -96,6 +98,12 @@ void Group::OnGo(const LogEntry& entry) {
   const Status appended = agreement_.Append(entry);
   if (!appended.ok()) failure_->Abort(appended);
   local_->RingAll();
+}
+
+bool Group::IsPending(uint64_t uid) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [uid](const auto& one) { return one->uid == uid; });
 }
 
 void Group::OnFailure() {

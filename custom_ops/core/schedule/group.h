@@ -13,7 +13,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -60,6 +59,8 @@ class Group {
 
   // Host leader: all hosts have the collective.
   void OnGo(const LogEntry& entry);
+  // Has this rank submitted the collective, and does it still wait?
+  bool IsPending(uint64_t uid);
   // Something failed: wakes whoever waits here.
   void OnFailure();
 
@@ -95,8 +96,7 @@ class Group {
   // stalls (group_stalls.cc)
   Deadline NextStallCheck();
   void CheckStalls();
-  void HandleStall(const Operation& operation, bool fatal, bool overdue);
-  std::set<int> ArrivedHere(uint64_t uid);
+  void ReportStall(const Operation& operation, bool fatal, bool overdue);
 
   const GroupMembers* const members_;
   LocalGroup* const local_;
@@ -109,9 +109,9 @@ class Group {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool closed_ = false;       // guarded by mutex_
-  bool stopping_ = false;     // guarded by mutex_
-  bool thread_needed_ = false;  // guarded by mutex_
+  bool closed_ = false;                          // guarded by mutex_
+  bool stopping_ = false;                        // guarded by mutex_
+  bool thread_needed_ = false;                   // guarded by mutex_
   std::unordered_map<uint64_t, uint64_t> uses_;  // of a name; guarded by mutex_
   // In the order submitted; short, and mostly run from the front.
   std::vector<std::unique_ptr<Operation>> pending_;  // guarded by mutex_

@@ -1,6 +1,6 @@
 // Collectives that wait too long: who is missing, and when to give up.
 #include <algorithm>
-#include <cstdio>
+#include <limits>
 
 #include "custom_ops/core/schedule/group.h"
 
@@ -42,57 +42,33 @@ void Group::CheckStalls() {
       const int64_t waited = now - operation->submitted_ns;
       const bool warn = options_.warn_after_s > 0 && !operation->warned &&
                         waited >= ToNs(options_.warn_after_s);
-      const bool fail = options_.fail_after_s > 0 &&
-                        waited >= ToNs(options_.fail_after_s);
+      const bool fail =
+          options_.fail_after_s > 0 && waited >= ToNs(options_.fail_after_s);
       if (warn || fail) stalled.push_back(operation.get());
     }
   }
   for (Operation* operation : stalled) {
     const int64_t waited = now - operation->submitted_ns;
-    const bool fatal = options_.fail_after_s > 0 &&
-                       waited >= ToNs(options_.fail_after_s);
+    const bool fatal =
+        options_.fail_after_s > 0 && waited >= ToNs(options_.fail_after_s);
     const bool overdue =
         fatal && waited >= ToNs(options_.fail_after_s + kOverdueSeconds);
-    HandleStall(*operation, fatal, overdue);
+    ReportStall(*operation, fatal, overdue);
     operation->warned = true;
     operation->reported = operation->reported || fatal;
   }
 }
 
-std::set<int> Group::ArrivedHere(uint64_t uid) {
-  const std::vector<int>& here = members_->here();
-  std::set<int> arrived(here.begin(), here.end());
-  std::vector<int> missing;
-  // Without the table nothing more can be told; the error comes all the same.
-  if (!agreement_.Missing(uid, &missing).ok()) return arrived;
-  for (const int local : missing) {
-    arrived.erase(here[static_cast<size_t>(local)]);
-  }
-  return arrived;
-}
-
-void Group::HandleStall(const Operation& operation, bool fatal, bool overdue) {
+void Group::ReportStall(const Operation& operation, bool fatal, bool overdue) {
   if (control_ == nullptr) return;  // a world of one waits for nobody
-  const std::set<int> arrived = ArrivedHere(operation.uid);
   const double limit = fatal ? options_.fail_after_s : options_.warn_after_s;
   const std::string title =
       StrCat(operation.Title(), " (", operation.Describe(), "): after ", limit,
              fatal ? " s, the limit, it still" : " s it still");
-  const std::vector<int>& here = members_->here();
-  const bool all_here = arrived.size() == here.size();
-  if (members_->host_count() > 1 && !overdue) {
-    control_->Stalled(operation.uid, title, arrived, fatal);
-    return;
-  }
-  std::set<int> missing(here.begin(), here.end());
-  for (const int rank : arrived) missing.erase(rank);
-  const std::string text =
-      StrCat(title, " waits for ",
-             all_here ? "ranks on other hosts" : RankList(missing));
-  if (fatal) {
-    control_->Abort(text);
-  } else if (*arrived.begin() == members_->rank) {  // one rank speaks for all
-    std::fprintf(stderr, "tfring: warning: %s\n", text.c_str());
+  if (overdue) {
+    control_->Abort(title + " waits, and rank 0 does not say for whom");
+  } else {
+    control_->Stalled(operation.uid, title, fatal);
   }
 }
 

@@ -3,36 +3,80 @@
 #include "custom_ops/core/common/status.h"
 
 namespace tfring {
+namespace {
+
+// A rank whose engine lives answers within microseconds.
+constexpr double kAnswerSeconds = 1.0;
+// Old inquiries are forgotten beyond this many.
+constexpr size_t kRememberedInquiries = 1000;
+
+}  // namespace
 
 std::optional<LogEntry> Hub::HostReady(int host, uint64_t uid, uint64_t digest,
                                        bool alike) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Record& record = records_[uid];
-  if (record.hosts_ready.empty()) record.digest = digest;
-  record.alike = record.alike && alike && record.digest == digest;
-  record.hosts_ready.insert(host);
-  if (static_cast<int>(record.hosts_ready.size()) != members_->host_count()) {
+  Ready& ready = ready_[uid];
+  if (ready.hosts.empty()) ready.digest = digest;
+  ready.alike = ready.alike && alike && ready.digest == digest;
+  ready.hosts.insert(host);
+  if (static_cast<int>(ready.hosts.size()) != members_->host_count()) {
     return std::nullopt;
   }
-  const LogEntry entry = {
-      uid, record.alike ? Verdict::kRun : Verdict::kMismatch};
-  records_.erase(uid);
+  const LogEntry entry = {uid,
+                          ready.alike ? Verdict::kRun : Verdict::kMismatch};
+  ready_.erase(uid);
   return entry;
 }
 
-std::string Hub::Stalled(uint64_t uid, const std::string& title,
-                         const std::set<int>& arrived) {
+bool Hub::StartInquiry(uint64_t uid, const std::string& title, bool fatal) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Record& record = records_[uid];
-  record.arrived.insert(arrived.begin(), arrived.end());
-  std::set<int> missing;
+  if (inquiries_.size() > kRememberedInquiries) inquiries_.clear();
+  const auto [it, is_new] = inquiries_.try_emplace(uid);
+  Inquiry& inquiry = it->second;
+  if (!is_new && (inquiry.fatal || !fatal)) return false;
+  inquiry = Inquiry();
+  inquiry.title = title;
+  inquiry.fatal = fatal;
+  inquiry.open = true;
+  inquiry.deadline = Deadline::After(kAnswerSeconds);
   for (int rank = 0; rank < members_->size; ++rank) {
-    const int host = members_->host_of[static_cast<size_t>(rank)];
-    if (record.hosts_ready.count(host) == 0 && record.arrived.count(rank) == 0) {
-      missing.insert(rank);
-    }
+    inquiry.silent.insert(rank);
   }
-  return StrCat(title, " waits for ", RankList(missing));
+  return true;
+}
+
+void Hub::Answer(uint64_t uid, int rank, bool has_it) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = inquiries_.find(uid);
+  if (it == inquiries_.end()) return;
+  it->second.silent.erase(rank);
+  if (!has_it) it->second.missing.insert(rank);
+}
+
+std::vector<StallReport> Hub::FinishedInquiries() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<StallReport> reports;
+  for (auto& [uid, inquiry] : inquiries_) {
+    if (!inquiry.open) continue;
+    if (!inquiry.silent.empty() && !inquiry.deadline.expired()) continue;
+    inquiry.open = false;
+    std::set<int> absent = inquiry.missing;
+    absent.insert(inquiry.silent.begin(), inquiry.silent.end());
+    // Nobody is missing: it has just gone ahead.
+    if (absent.empty()) continue;
+    reports.push_back({StrCat(inquiry.title, " waits for ", RankList(absent)),
+                       inquiry.fatal});
+  }
+  return reports;
+}
+
+Deadline Hub::NextInquiry() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Deadline next = Deadline::Never();
+  for (const auto& [uid, inquiry] : inquiries_) {
+    if (inquiry.open) next = Deadline::Earlier(next, inquiry.deadline);
+  }
+  return next;
 }
 
 std::string RankList(const std::set<int>& ranks) {

@@ -1,19 +1,28 @@
-// What rank 0 knows and decides for all hosts: which collectives every host
-// has, and who is missing when one stalls. Thread safe.
+// What rank 0 knows and decides for all: which collectives every host has, and
+// who is missing when one stalls. Thread safe.
 #ifndef TFRING_CORE_SCHEDULE_HUB_H_
 #define TFRING_CORE_SCHEDULE_HUB_H_
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/common/clock.h"
 #include "custom_ops/core/schedule/agreement.h"
 
 namespace tfring {
+
+// What came out of asking all ranks about a stalled collective.
+struct StallReport {
+  std::string text;  // "allreduce 'g' ... waits for rank 1"
+  bool fatal;
+};
 
 class Hub {
  public:
@@ -24,22 +33,36 @@ class Hub {
   std::optional<LogEntry> HostReady(int host, uint64_t uid, uint64_t digest,
                                     bool alike);
 
-  // Ranks of one host that have a stalled collective. Returns what to say
-  // about it: who is missing, as far as the hosts have told.
-  std::string Stalled(uint64_t uid, const std::string& title,
-                      const std::set<int>& arrived);
+  // A rank says that a collective stalls. True if all ranks must now be asked
+  // whether they have it; false if that has been done or is going on.
+  bool StartInquiry(uint64_t uid, const std::string& title, bool fatal);
+  // A rank's answer.
+  void Answer(uint64_t uid, int rank, bool has_it);
+  // Inquiries that all have answered or that have waited long enough. Ranks
+  // that did not answer count as missing.
+  std::vector<StallReport> FinishedInquiries();
+  // When FinishedInquiries() is worth asking again.
+  Deadline NextInquiry();
 
  private:
-  struct Record {
-    std::set<int> hosts_ready;
-    std::set<int> arrived;  // ranks, from reports of stalls
+  struct Ready {
+    std::set<int> hosts;
     uint64_t digest = 0;
     bool alike = true;
+  };
+  struct Inquiry {
+    std::string title;
+    bool fatal = false;
+    bool open = false;
+    std::set<int> silent;
+    std::set<int> missing;
+    Deadline deadline = Deadline::Never();
   };
 
   const GroupMembers* const members_;
   std::mutex mutex_;
-  std::unordered_map<uint64_t, Record> records_;  // guarded by mutex_
+  std::unordered_map<uint64_t, Ready> ready_;  // guarded by mutex_
+  std::map<uint64_t, Inquiry> inquiries_;      // guarded by mutex_
 };
 
 // "rank 3", "ranks 1, 4 and 5".

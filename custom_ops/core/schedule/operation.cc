@@ -119,9 +119,9 @@ Status Operation::CheckKind(int size) const {
       return Status::Ok();
     case TFR_BROADCAST:
       if (root < 0 || root >= size) {
-        return InvalidArgument(StrCat(
-            Title(), ": `root_rank` must be a rank of 0 to ", size - 1,
-            ". Received: root_rank=", root));
+        return InvalidArgument(
+            StrCat(Title(), ": `root_rank` must be a rank of 0 to ", size - 1,
+                   ". Received: root_rank=", root));
       }
       return Status::Ok();
     case TFR_BARRIER:
@@ -146,8 +146,8 @@ Status Operation::CheckReduce(const OperationTensor& tensor, int index) const {
                "; use Min (all), Max (any) or cast it to an integer"));
   }
   if (is_bool && (prescale != 1.0 || postscale != 1.0)) {
-    return InvalidArgument(StrCat(Title(), ": tensor ", index,
-                                  " is bool and cannot be scaled"));
+    return InvalidArgument(
+        StrCat(Title(), ": tensor ", index, " is bool and cannot be scaled"));
   }
   return Status::Ok();
 }

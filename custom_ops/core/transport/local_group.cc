@@ -29,8 +29,8 @@ uint64_t SlotsOffset(const LocalGroupShape& shape) {
 }  // namespace
 
 uint64_t LocalGroupShape::TotalBytes() const {
-  const uint64_t chunks_per_place = static_cast<uint64_t>(local_size) + 1 +
-                                    kLargestGrowth + remote_chunks;
+  const uint64_t chunks_per_place =
+      static_cast<uint64_t>(local_size) + 1 + kLargestGrowth + remote_chunks;
   return SlotsOffset(*this) + chunks_per_place * depth * chunk_bytes;
 }
 
@@ -54,8 +54,7 @@ Status LocalGroup::Check() const {
   const Header& header = *reinterpret_cast<const Header*>(memory_.data());
   const LocalGroupShape& theirs = header.shape;
   if (header.magic != kMagic || theirs.nonce != shape_.nonce ||
-      theirs.local_size != shape_.local_size ||
-      theirs.depth != shape_.depth ||
+      theirs.local_size != shape_.local_size || theirs.depth != shape_.depth ||
       theirs.chunk_bytes != shape_.chunk_bytes ||
       theirs.remote_chunks != shape_.remote_chunks) {
     return Unavailable(
@@ -66,8 +65,8 @@ Status LocalGroup::Check() const {
 }
 
 char* LocalGroup::slot(int local, uint64_t chunk) const {
-  const uint64_t place = static_cast<uint64_t>(local) * shape_.depth +
-                         chunk % shape_.depth;
+  const uint64_t place =
+      static_cast<uint64_t>(local) * shape_.depth + chunk % shape_.depth;
   return slots_ + place * shape_.chunk_bytes;
 }
 
@@ -81,9 +80,9 @@ char* LocalGroup::partial(uint64_t chunk) const {
 }
 
 char* LocalGroup::remote(uint64_t chunk, uint64_t ordinal) const {
-  char* begin = slot(shape_.local_size + 1 + static_cast<int>(kLargestGrowth), 0);
-  const uint64_t place =
-      chunk % shape_.depth * shape_.remote_chunks + ordinal;
+  char* begin =
+      slot(shape_.local_size + 1 + static_cast<int>(kLargestGrowth), 0);
+  const uint64_t place = chunk % shape_.depth * shape_.remote_chunks + ordinal;
   return begin + place * shape_.chunk_bytes;
 }
 

@@ -101,7 +101,8 @@ class LocalGroup {
   void RingAll() {
     for (int p = 0; p < shape_.local_size; ++p) Ring(p);
   }
-  // Wakes this rank's own waiting thread for sure, from another thread of the process.
+  // Wakes this rank's own waiting thread for sure, from another thread of the
+  // process.
   void RingSelf() {
     mine().doorbell.fetch_add(1, std::memory_order_seq_cst);
     FutexWakeAll(&mine().doorbell);

@@ -23,8 +23,7 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
 }
 
 Status SharedMemory::Map(uint64_t size) {
-  void* data =
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (data == MAP_FAILED) {
     return ResourceExhausted(
         StrCat("cannot map ", size, " bytes of memory: ", ErrnoText(errno)));
@@ -39,9 +38,8 @@ Status SharedMemory::Create(uint64_t size, SharedMemory* out) {
   memory.fd_ = memfd_create("tfring", MFD_CLOEXEC);
   if (memory.fd_ < 0 || fchmod(memory.fd_, 0600) != 0 ||
       ftruncate(memory.fd_, static_cast<off_t>(size)) != 0) {
-    return ResourceExhausted(StrCat("cannot create ", size,
-                                    " bytes of shared memory: ",
-                                    ErrnoText(errno)));
+    return ResourceExhausted(StrCat(
+        "cannot create ", size, " bytes of shared memory: ", ErrnoText(errno)));
   }
   TFR_RETURN_IF_ERROR(memory.Map(size));
   *out = std::move(memory);
@@ -55,11 +53,11 @@ Status SharedMemory::Open(int64_t pid, int fd, uint64_t size,
   memory.fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
   struct stat info;
   if (memory.fd_ < 0 || fstat(memory.fd_, &info) != 0) {
-    return Unavailable(StrCat(
-        "cannot open the shared memory of process ", pid, " on this host (",
-        ErrnoText(errno),
-        "); do the ranks run as one user in one container? Setting "
-        "TFRING_SHARED_MEMORY=0 makes them talk over TCP"));
+    return Unavailable(
+        StrCat("cannot open the shared memory of process ", pid,
+               " on this host (", ErrnoText(errno),
+               "); do the ranks run as one user in one container? Setting "
+               "TFRING_SHARED_MEMORY=0 makes them talk over TCP"));
   }
   if (static_cast<uint64_t>(info.st_size) != size) {
     return Unavailable(StrCat("the shared memory of process ", pid, " has ",
