@@ -54,7 +54,7 @@ MISMATCHES = {
         "allreduce",
         "allgather",
     ),
-    "root": (lambda last: hvd.broadcast(1.0, int(last)), "root", "rank 0"),
+    "root": (lambda last: hvd.broadcast(1.0, int(last)), "root", "root"),
     "columns": (
         lambda last: hvd.allgather(tf.zeros([2, 3 + last])),
         r"\(2, 3\)",
@@ -62,8 +62,8 @@ MISMATCHES = {
     ),
     "length of a group": (
         lambda last: hvd.grouped_allreduce([1.0] * (2 + last)),
-        "rank 0",
-        "rank",
+        "2 tensors",
+        "3 tensors",
     ),
 }
 
@@ -78,7 +78,7 @@ def test_disagreement_is_told_to_all(
 
     with pytest.raises(tf.errors.FailedPreconditionError) as caught:
         (tf.function(act) if mode == "graph" else act)()
-    for text in (one, other, "rank 0", f"rank {size - 1}"):
+    for text in (one, other, "ranks? 0", f"rank {size - 1}"):
         assert caught.match(text)
     sum_still_works(size)
 
