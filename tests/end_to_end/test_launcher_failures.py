@@ -134,6 +134,23 @@ def test_sigint_reaches_the_workers_as_sigint(launcher):
     assert (job.returncode, out) == (130, "[0] saved\n")
 
 
+def test_sigint_works_where_a_shell_ignores_it_for_background_jobs(launcher):
+    script = launcher.script("import time; print('ready'); time.sleep(60)")
+    command = [sys.executable, "-m", "tfring.launch", "-np", "1", sys.executable, script]
+    job = subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command],
+        env=launcher.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert job.stdout.readline() == b"[0] ready\n"
+    job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=5)
+    assert job.returncode == 130
+    assert b"KeyboardInterrupt" in err
+    assert launcher.processes() == []
+
+
 STUBBORN = """
 import signal, time
 for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -209,7 +209,8 @@ def run_job(options: JobOptions, console: Console) -> Outcome:
         former = {
             signum: signal.signal(signum, hand_on)
             for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(signum) is not signal.SIG_IGN  # nohup, or a shell's `&`
+            # SIGINT also where a script's `&` made it ignored; SIGHUP not under nohup.
+            if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN
         }
         try:
             return job.run()
