@@ -40,7 +40,7 @@ Status Failure::status() const {
 }
 
 void Failure::OnChange(std::function<void()> wake) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(wake_mutex_);
   wake_ = std::move(wake);
 }
 
@@ -48,7 +48,7 @@ void Failure::Signal() {
   const uint64_t one = 1;
   // Only a full counter makes this fail, and then it is readable already.
   static_cast<void>(write(event_fd_, &one, sizeof(one)) == sizeof(one));
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(wake_mutex_);
   if (wake_) wake_();
 }
 

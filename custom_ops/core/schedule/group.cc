@@ -147,11 +147,9 @@ Status Group::Run(std::unique_ptr<Operation> operation) {
   operation->done = &RunWaiter::Done;
   operation->done_user = &waiter;
   TFR_RETURN_IF_ERROR(Accept(std::move(operation), /*wake_thread=*/false));
-  if (executor_mutex_.try_lock()) {
+  if (TryBecomeExecutor()) {
     Drive(&waiter.done);
-    executor_mutex_.unlock();
-    // Others' operations go on in the engine's thread.
-    if (HasPending()) WakeThread();
+    ReleaseExecutor();
   }
   // Also when this thread drove: whoever set `done` must have let go of it.
   std::unique_lock<std::mutex> lock(waiter.mutex);
@@ -159,17 +157,39 @@ Status Group::Run(std::unique_ptr<Operation> operation) {
   return waiter.status;
 }
 
+bool Group::TryBecomeExecutor() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (executing_) return false;
+  executing_ = true;
+  return true;
+}
+
+void Group::ReleaseExecutor() {
+  bool thread_needed;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    executing_ = false;
+    // Operations of other callers go on in the engine's thread.
+    thread_needed_ = thread_needed_ || !pending_.empty();
+    thread_needed = thread_needed_ || closed_;
+  }
+  if (!thread_needed) return;
+  wake_.notify_one();
+  executor_free_.notify_all();
+}
+
 void Group::ThreadMain() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return thread_needed_ || stopping_; });
+    wake_.wait(lock, [this] {
+      return stopping_ || (thread_needed_ && !executing_);
+    });
     if (stopping_) return;
     thread_needed_ = false;
+    executing_ = true;
     lock.unlock();
-    {
-      std::lock_guard<std::timed_mutex> executor(executor_mutex_);
-      Drive(nullptr);
-    }
+    Drive(nullptr);
+    ReleaseExecutor();
     lock.lock();
   }
 }
@@ -314,12 +334,19 @@ uint64_t Group::Stop() {
   if (thread_.joinable()) {
     // Collectives in the log have all ranks' word; later ones never had ours.
     failure_->Leave(ShutDownHere(), agreement_.head());
-    if (!executor_mutex_.try_lock_for(kDrainTime)) {
-      failure_->Abort(Unavailable("shutdown gave up waiting for other ranks"));
-      executor_mutex_.lock();
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      const auto is_free = [this] { return !executing_; };
+      if (!executor_free_.wait_for(lock, kDrainTime, is_free)) {
+        lock.unlock();
+        failure_->Abort(
+            Unavailable("shutdown gave up waiting for other ranks"));
+        lock.lock();
+        executor_free_.wait(lock, is_free);
+      }
+      executing_ = true;
     }
     Drive(nullptr);
-    executor_mutex_.unlock();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       stopping_ = true;

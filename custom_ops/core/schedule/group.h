@@ -78,10 +78,12 @@ class Group {
 
   Status Accept(std::unique_ptr<Operation> operation, bool wake_thread);
   Status Announce(const Announcement& announcement);
+  bool TryBecomeExecutor();
+  void ReleaseExecutor();
   void ThreadMain();
   void WakeThread();
   // Runs the log until `*until` is true, or, with null, nothing is pending.
-  // The caller holds executor_mutex_.
+  // The caller is the executor.
   void Drive(const std::atomic<bool>* until);
   bool WaitForLog();
   void Execute(uint64_t index);
@@ -118,8 +120,10 @@ class Group {
   std::deque<Announcement> backlog_;                 // guarded by mutex_
   uint64_t announced_ = 0;  // and not yet run; guarded by mutex_
 
-  std::timed_mutex executor_mutex_;
-  std::atomic<uint64_t> executed_{0};  // written under executor_mutex_
+  // The executor: one thread at a time runs the log.
+  bool executing_ = false;  // guarded by mutex_
+  std::condition_variable executor_free_;
+  std::atomic<uint64_t> executed_{0};  // written by the executor
   GroupStats stats_;
   std::thread thread_;
 };
