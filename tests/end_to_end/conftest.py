@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -97,7 +98,8 @@ class Launcher:
     def close(self) -> None:
         """Kills what is left."""
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it was ending already
+                os.kill(pid, signal.SIGKILL)
         for process in self._started:
             process.communicate()
 
