@@ -1,0 +1,104 @@
+"""The examples, run as users run them: real data, their own processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@dataclass(frozen=True)
+class Trained:
+    accuracy: float
+    digests: dict[int, str]  # of the final weights, by rank
+    curve: list[float]  # loss after each epoch
+    output: str
+
+
+def digests_in(output: str) -> dict[int, str]:
+    return {int(r): d for r, d in re.findall(r"rank (\d+): weights ([0-9a-f]{64})", output)}
+
+
+@pytest.fixture
+def digits(launcher: Any) -> Any:
+    """Runs the digits example: `digits(ranks, *arguments)`."""
+
+    def train(ranks: int, *arguments: str) -> Trained:
+        command = [sys.executable, str(EXAMPLES / "keras_digits.py"), *arguments]
+        job = launcher.run("-np", str(ranks), *command, timeout=240)
+        assert job.returncode == 0, job.stderr + job.stdout
+        accuracy = re.search(r"test accuracy ([0-9.]+)", job.stdout)
+        assert accuracy, job.stdout
+        notes = launcher.folder / "digits_loss.json"
+        curves = json.loads(notes.read_text())["curves"]
+        return Trained(float(accuracy[1]), digests_in(job.stdout), curves[str(ranks)], job.stdout)
+
+    return train
+
+
+def test_two_processes_reach_the_accuracy_of_one(digits: Any, launcher: Any) -> None:
+    one, two = digits(1), digits(2)
+    assert one.accuracy > 0.95
+    assert two.accuracy >= one.accuracy - 0.01
+    assert two.digests[0] == two.digests[1]
+    curves = json.loads((launcher.folder / "digits_loss.json").read_text())["curves"]
+    assert set(curves) == {"1", "2"}
+    pytest.importorskip("matplotlib")
+    assert (launcher.folder / "digits_loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_seed_gives_the_same_bits_again(digits: Any) -> None:
+    first, again, other = (digits(2, "--epochs", "2", "--seed", seed) for seed in "775")
+    assert first.digests == again.digests
+    assert first.curve == again.curve
+    assert first.digests[0] == first.digests[1] != other.digests[0] == other.digests[1]
+
+
+def test_loss_curve_of_two_processes_is_that_of_one(digits: Any) -> None:
+    one, two = (digits(ranks, "--epochs", "3", "--momentum", "0") for ranks in (1, 2))
+    assert two.curve == pytest.approx(one.curve, rel=1e-5)
+
+
+def test_whole_batches_with_warm_up(digits: Any) -> None:
+    trained = digits(2, "--weak", "--batch", "24", "--rate", "0.025")
+    assert trained.accuracy > 0.95
+    assert trained.digests[0] == trained.digests[1]
+
+
+def test_progress_comes_from_one_rank(digits: Any) -> None:
+    lines = digits(2, "--epochs", "1").output.splitlines()
+    assert {line.split()[0] for line in lines if "Epoch" in line} == {"[0]"}
+
+
+def test_batch_that_cannot_be_cut(launcher: Any) -> None:
+    script = str(EXAMPLES / "keras_digits.py")
+    job = launcher.run("-np", "2", sys.executable, script, "--batch", "5", timeout=120)
+    assert job.returncode == 1
+    assert "must be a multiple of the number of ranks, 2. Received: --batch 5" in job.stderr
+
+
+def test_loop_under_tf_function(launcher: Any) -> None:
+    script = str(EXAMPLES / "tf_function_loop.py")
+    job = launcher.run("-np", "2", sys.executable, script, "--epochs", "3", timeout=200)
+    assert job.returncode == 0, job.stderr + job.stdout
+    digests = digests_in(job.stdout)
+    assert digests[0] == digests[1]
+    losses = [float(x) for x in re.findall(r"loss ([0-9.]+) over 2 ranks", job.stdout)]
+    assert len(losses) == 3
+    assert losses[2] < losses[0] / 2
+
+
+@pytest.mark.parametrize("name", ["keras_digits.py", "tf_function_loop.py"])
+def test_help(launcher: Any, name: str) -> None:
+    job = launcher.run("-np", "1", sys.executable, str(EXAMPLES / name), "--help", timeout=120)
+    assert job.returncode == 0, job.stderr
+    assert "usage:" in job.stdout
