@@ -1,0 +1,1 @@
+"""The libraries measured; each file is imported only by that library's own ranks."""

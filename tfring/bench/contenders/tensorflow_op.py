@@ -1,0 +1,34 @@
+"""What TensorFlow's users call: `tfring.allreduce`, eager and inside a `tf.function`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+import tfring
+from tfring.bench.contenders.base import Prepared
+
+
+class TensorFlowOp:
+    """One rank. Results are new tensors, because the input stays alive."""
+
+    def __init__(self) -> None:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tfring.init()
+        self.rank, self.size = tfring.rank(), tfring.size()
+        self.title = f"tfring {tfring.__version__}, op (TensorFlow {tf.__version__})"
+
+    def prepare(self, way: str, array: np.ndarray) -> Prepared:
+        """Makes `way`, `eager` or `function`, ready."""
+        tensor = tf.constant(array)
+        reduce = partial(tfring.allreduce, op=tfring.Sum, name="bench")
+        if way == "function":
+            reduce = tf.function(reduce).get_concrete_function(tensor)
+        # Eager calls, and calls of functions without side effects pending, return when done.
+        return Prepared(partial(reduce, tensor), lambda: reduce(tensor).numpy())
+
+    def close(self) -> None:
+        """Leaves the world."""
+        tfring.shutdown()
