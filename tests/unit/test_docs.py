@@ -1,0 +1,81 @@
+"""The documentation tells the truth: its Python blocks run, its links lead somewhere."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import keras
+import pytest
+
+import tfring
+from tfring import settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Variables that are no settings: the identity of a worker, and switches of the build.
+NO_SETTINGS = {
+    *("TFRING_RANK", "TFRING_SIZE", "TFRING_LOCAL_RANK", "TFRING_LOCAL_SIZE"),
+    *("TFRING_CROSS_RANK", "TFRING_CROSS_SIZE", "TFRING_HOSTNAME"),
+    *("TFRING_RENDEZVOUS", "TFRING_SECRET", "TFRING_JOB_ID"),
+    *("TFRING_BUILD_TENSORFLOW", "TFRING_BUILD_TESTS", "TFRING_SANITIZE"),
+}
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """The page's Python blocks with the number of the line before each."""
+    text = page.read_text()
+    return [(text.count("\n", 0, m.start(1)), m[1]) for m in BLOCK.finditer(text)]
+
+
+def modules() -> list[str]:
+    found = [m.name for m in pkgutil.walk_packages(tfring.__path__, "tfring.")]
+    return [name for name in found if "__main__" not in name and ".bench" not in name]
+
+
+@pytest.fixture(autouse=True)
+def end_of_world(no_launcher: None):
+    """Examples call `init` themselves; random numbers are the same each time."""
+    keras.utils.set_random_seed(1)
+    yield
+    tfring.shutdown()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    for line, code in blocks(page):
+        # Tracebacks show the page's own line numbers.
+        exec(compile("\n" * line + code, str(page), "exec"), names)
+
+
+def test_there_are_blocks_to_run() -> None:
+    assert sum(len(blocks(page)) for page in PAGES) >= 8
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_that_are_named_exist(page: Path) -> None:
+    named = set(re.findall(r"\bTFRING_[A-Z_]*[A-Z]\b", page.read_text()))
+    declared = {name for setting in settings.SETTINGS for name in setting.environment}
+    assert named - declared - NO_SETTINGS == set()
+
+
+@pytest.mark.parametrize("name", modules())
+def test_docstring_examples(name: str, request: pytest.FixtureRequest) -> None:
+    keras.config.disable_interactive_logging()  # progress bars are no output
+    request.addfinalizer(keras.config.enable_interactive_logging)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    failed, _ = doctest.testmod(importlib.import_module(name), optionflags=flags)
+    assert failed == 0, "see the captured output"
