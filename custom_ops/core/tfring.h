@@ -177,7 +177,7 @@ TFR_API void tfr_world_after_fork(tfr_world* world);
 
 typedef struct tfr_tensor {
   const void* input;    // read until done; may be NULL for a non-root broadcast
-  void* output;         // may equal input; NULL = allocate() is asked
+  void* output;         // may equal input; allgather: NULL asks allocate()
   const int64_t* dims;  // of the input; copied
   int32_t ndims;        // 0 = scalar
   int32_t dtype;        // tfr_dtype

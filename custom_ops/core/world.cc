@@ -101,7 +101,8 @@ World::~World() {
 
 Status World::Submit(const tfr_request& request) {
   std::unique_ptr<Operation> operation;
-  TFR_RETURN_IF_ERROR(Operation::Create(request, members_.size, &operation));
+  TFR_RETURN_IF_ERROR(
+      Operation::Create(request, members_.rank, members_.size, &operation));
   if (operation->done == nullptr) {
     return InvalidArgument("`done` of a request must not be null");
   }
@@ -110,7 +111,8 @@ Status World::Submit(const tfr_request& request) {
 
 Status World::Run(const tfr_request& request) {
   std::unique_ptr<Operation> operation;
-  TFR_RETURN_IF_ERROR(Operation::Create(request, members_.size, &operation));
+  TFR_RETURN_IF_ERROR(
+      Operation::Create(request, members_.rank, members_.size, &operation));
   return group_->Run(std::move(operation));
 }
 

@@ -374,6 +374,16 @@ TEST(BadRequestsAreRefusedHere) {
     bad = call;
     bad.tensors = {{{}, TFR_BOOL, &flag, &flag}};
     refused(bad, "bool");
+    bad = call;
+    bad.tensors[0].output = nullptr;
+    refused(bad, "output");
+    bad = call;
+    bad.tensors[0].input = nullptr;
+    refused(bad, "input");
+    bad = call;
+    bad.kind = TFR_ALLGATHER;
+    bad.tensors = {{{1}, TFR_FLOAT32, &value, nullptr}};
+    refused(bad, "allocate");
     ASSERT_EQ(call.Run(world), TFR_OK);
     EXPECT_EQ(value, 1.0f);
   });

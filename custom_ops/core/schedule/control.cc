@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "custom_ops/core/common/thread.h"
 #include "custom_ops/core/common/wire.h"
 
 namespace tfring {
@@ -84,7 +85,7 @@ Status Control::Start() {
   }
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd_ < 0) return Internal(StrCat("eventfd: ", ErrnoText(errno)));
-  thread_ = std::thread([this] { Run(); });
+  thread_ = StartThread("tfring-control", [this] { Run(); });
   return Status::Ok();
 }
 

@@ -8,6 +8,7 @@
 #include "custom_ops/core/collectives/gather.h"
 #include "custom_ops/core/collectives/mismatch.h"
 #include "custom_ops/core/common/hash.h"
+#include "custom_ops/core/common/thread.h"
 
 namespace tfring {
 namespace {
@@ -37,7 +38,7 @@ Group::~Group() { Stop(); }
 
 void Group::Start(Control* control) {
   control_ = control;
-  thread_ = std::thread([this] { ThreadMain(); });
+  thread_ = StartThread("tfring-engine", [this] { ThreadMain(); });
 }
 
 // --- taking operations ------------------------------------------------------
@@ -181,9 +182,8 @@ void Group::ReleaseExecutor() {
 void Group::ThreadMain() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] {
-      return stopping_ || (thread_needed_ && !executing_);
-    });
+    wake_.wait(lock,
+               [this] { return stopping_ || (thread_needed_ && !executing_); });
     if (stopping_) return;
     thread_needed_ = false;
     executing_ = true;

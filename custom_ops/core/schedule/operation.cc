@@ -34,7 +34,7 @@ const char* KindName(int32_t kind) {
   }
 }
 
-Status Operation::Create(const tfr_request& request, int size,
+Status Operation::Create(const tfr_request& request, int rank, int size,
                          std::unique_ptr<Operation>* out) {
   if (request.name == nullptr || request.name[0] == '\0') {
     return InvalidArgument("`name` of a collective must not be empty");
@@ -61,6 +61,7 @@ Status Operation::Create(const tfr_request& request, int size,
     TFR_RETURN_IF_ERROR(op->CopyTensor(request.tensors[i], i));
   }
   TFR_RETURN_IF_ERROR(op->CheckKind(size));
+  TFR_RETURN_IF_ERROR(op->CheckBuffers(rank));
   *out = std::move(op);
   return Status::Ok();
 }
@@ -97,6 +98,26 @@ Status Operation::CopyTensor(const tfr_tensor& tensor, int index) {
   }
   dims.insert(dims.end(), tensor.dims, tensor.dims + tensor.ndims);
   tensors.push_back(copy);
+  return Status::Ok();
+}
+
+// Buffers that will be read or written must be there.
+Status Operation::CheckBuffers(int rank) const {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const OperationTensor& tensor = tensors[i];
+    const bool reads = kind != TFR_BROADCAST || root == rank;
+    if (reads && tensor.input == nullptr && tensor.bytes > 0) {
+      return InvalidArgument(
+          StrCat(Title(), ": `input` of tensor ", i, " must not be null"));
+    }
+    const bool may_ask = kind == TFR_ALLGATHER && allocate != nullptr;
+    const bool writes = kind == TFR_ALLGATHER || tensor.bytes > 0;
+    if (writes && tensor.output == nullptr && !may_ask) {
+      return InvalidArgument(
+          StrCat(Title(), ": `output` of tensor ", i, " must not be null",
+                 kind == TFR_ALLGATHER ? " without `allocate`" : ""));
+    }
+  }
   return Status::Ok();
 }
 

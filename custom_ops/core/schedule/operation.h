@@ -26,7 +26,7 @@ struct OperationTensor {
 class Operation {
  public:
   // INVALID_ARGUMENT names the field that breaks a rule.
-  static Status Create(const tfr_request& request, int size,
+  static Status Create(const tfr_request& request, int rank, int size,
                        std::unique_ptr<Operation>* out);
 
   // "allreduce 'name'", for messages.
@@ -59,6 +59,7 @@ class Operation {
   Operation() = default;
   Status CopyTensor(const tfr_tensor& tensor, int index);
   Status CheckKind(int size) const;
+  Status CheckBuffers(int rank) const;
   Status CheckReduce(const OperationTensor& tensor, int index) const;
   std::string DescribeTensor(const OperationTensor& tensor) const;
 };
