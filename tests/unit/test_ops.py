@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -142,3 +144,27 @@ def test_while_loop_keeps_iterations_apart(world: None) -> None:
         return total.stack()
 
     np.testing.assert_array_equal(loop(tf.constant(50)), np.arange(50) * 10)
+
+
+def test_shutdown_while_another_thread_runs_ops() -> None:
+    """A world that is being freed is never used: no crash, and a clear error."""
+    step = tf.function(lambda x: [hvd.allreduce(x + float(i)) for i in range(8)])
+    for _ in range(5):
+        hvd.init()
+        step(tf.ones([4]))
+        running, ended = threading.Event(), []
+
+        def run(running: threading.Event = running, ended: list = ended) -> None:
+            try:
+                while True:
+                    step(tf.ones([4]))
+                    running.set()
+            except (tf.errors.FailedPreconditionError, tf.errors.UnavailableError) as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert running.wait(60)
+        hvd.shutdown()
+        thread.join(60)
+        assert len(ended) == 1
