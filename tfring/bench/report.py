@@ -73,7 +73,7 @@ def caption(run: Run, rounds: int) -> str:
 def footnotes(run: Run) -> str:
     """Returns who took part, who did not, and on which machine."""
     lines = [f"* {_short(entry)}: {entry.title}" for entry in _by_title(run.entries)]
-    lines += [f"* not measured: {line}" for line in run.absent]
+    lines += [f"* not measured: {text.splitlines()[0]}" for text in run.absent]
     facts = machine()
     lines.append(
         f"* {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux "

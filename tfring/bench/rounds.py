@@ -12,7 +12,9 @@ from tfring.bench.group import Group, GroupError, shared_memory
 from tfring.bench.options import Options, item_bytes, size_text
 from tfring.bench.result import Entry, Run, slowest, summarize
 
-_TRIAL_CALLS = 3
+_LEAST_CALLS = 3
+# The first calls are slow: a few, then a tenth of a turn, then it is known how many fill one.
+_TRIAL_SHARES = (0.1, 1.0)
 _MOST_CALLS = 2000
 
 
@@ -39,6 +41,10 @@ def measure(options: Options, np: int, say: Callable[[str], None]) -> Run:
         for size in options.sizes:
             say(f"np {np}: {size_text(size)}")
             _measure_size(turns, size, options, run)
+    used = {key for key, _ in run.samples}
+    run.entries = [entry for entry in run.entries if entry.key in used]
+    for line in run.absent:
+        say(f"np {np}: without {line}")
     return run
 
 
@@ -64,10 +70,12 @@ class _Turns:
             answers = self.group.ask(do="prepare", way=way, count=count, dtype=options.dtype)
             if any("unsupported" in answer for answer in answers):
                 continue
-            self._measure(way, _TRIAL_CALLS)
-            seconds = summarize(self._measure(way, _TRIAL_CALLS)).median
-            wanted = int(options.round_seconds / max(seconds, 1e-9))
-            self._calls[way] = max(_TRIAL_CALLS, min(wanted, _MOST_CALLS))
+            calls = _LEAST_CALLS
+            for share in _TRIAL_SHARES:
+                seconds = summarize(self._measure(way, calls)).median
+                wanted = int(share * options.round_seconds / max(seconds, 1e-9))
+                calls = max(_LEAST_CALLS, min(wanted, _MOST_CALLS))
+            self._calls[way] = calls
 
     def take(self, size: int, run: Run) -> None:
         """Has its turn."""

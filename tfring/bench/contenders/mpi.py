@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.util import dtlib
 
 from tfring.bench.contenders.base import Prepared, UnsupportedError
 
@@ -27,7 +26,7 @@ class Mpi:
         if array.dtype.name == "float16":
             raise UnsupportedError("MPI has no float16")
         # The datatype is given, so that mpi4py need not ask the array for it.
-        datatype = dtlib.from_numpy_dtype(array.dtype)
+        datatype = MPI.Datatype.fromcode(array.dtype.char)
         call = partial(self._world.Allreduce, MPI.IN_PLACE, [array, array.size, datatype], MPI.SUM)
 
         def check() -> np.ndarray:

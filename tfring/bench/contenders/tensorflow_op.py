@@ -25,8 +25,8 @@ class TensorFlowOp:
         tensor = tf.constant(array)
         reduce = partial(tfring.allreduce, op=tfring.Sum, name="bench")
         if way == "function":
-            reduce = tf.function(reduce).get_concrete_function(tensor)
-        # Eager calls, and calls of functions without side effects pending, return when done.
+            reduce = tf.function(reduce)
+        # On a CPU both return when the result is there.
         return Prepared(partial(reduce, tensor), lambda: reduce(tensor).numpy())
 
     def close(self) -> None:
