@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import warnings
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from tfring.constants import NAMES, Average, Sum
 
 # A tensor, slices, or None where there is no gradient.
 Gradient = Any
+
+_Known = tuple[_plan.Plan, list["weakref.ref[Any] | None"]]
 
 _MARK = "_tfring_reduced"
 
@@ -133,9 +137,10 @@ def key(variable: Any) -> int:
     return id(_unwrapped(variable))
 
 
-def _identity(source: Any) -> int | None:
-    # Tensors as sources are new in every step, variables are not.
-    return key(source) if isinstance(_unwrapped(source), tf.Variable) else None
+def _owner(source: Any) -> Any:
+    """The variable behind a source; None for a tensor, which is new in every step."""
+    variable = _unwrapped(source)
+    return variable if isinstance(variable, tf.Variable) else None
 
 
 def label(variable: Any) -> str:
@@ -181,7 +186,8 @@ class Reducer:
         self._groups = options.group_of()
         self._name = ""
         self._generation = -1
-        self._plans: dict[tuple[Any, ...], list[_plan.Plan]] = {}
+        self._count = 0  # plans made in this world
+        self._plans: dict[tuple[Any, ...], list[_Known]] = collections.defaultdict(list)
 
     def plan_for(
         self,
@@ -204,16 +210,19 @@ class Reducer:
             for gradient, variable, position in zip(gradients, variables, positions, strict=True)
         ]
         self._renew()
-        signature = tuple(
-            (e.position, e.shape, e.group, _identity(variable))
-            for e, variable in zip(entries, variables, strict=True)
-        )
-        known = self._plans.setdefault(signature, [])
-        for plan in known:
-            if plan.covers(entries):
+        owners = [_owner(variable) for variable in variables]
+        signature = tuple((e.position, e.shape, e.group) for e in entries) + tuple(map(id, owners))
+        for plan, references in self._plans[signature]:
+            # By reference, not by id alone: whether a dead variable's id is used again
+            # differs between ranks, and they must agree on what is new.
+            alive = all(r is None or r() is o for r, o in zip(references, owners, strict=True))
+            if alive and plan.covers(entries):
                 return plan
         plan = self._make(entries)
-        known.append(plan)
+        self._forget_dead()
+        self._plans[signature].append(
+            (plan, [None if o is None else weakref.ref(o) for o in owners])
+        )
         return plan
 
     def fill(
@@ -297,12 +306,23 @@ class Reducer:
         generation = world.generation()
         if generation != self._generation:
             self._generation = generation
-            self._plans = {}
+            self._count = 0
+            self._plans.clear()
             self._name = f"{self._kind}{_number(self._kind, generation)}"
 
+    def _forget_dead(self) -> None:
+        for signature, known in list(self._plans.items()):
+            self._plans[signature] = [
+                (plan, references)
+                for plan, references in known
+                if all(r is None or r() is not None for r in references)
+            ]
+            if not self._plans[signature]:
+                del self._plans[signature]
+
     def _make(self, entries: Sequence[_plan.Entry]) -> _plan.Plan:
-        count = sum(map(len, self._plans.values()))
-        name = f"{self._name}/plan{count}" if count else self._name
+        name = f"{self._name}/plan{self._count}" if self._count else self._name
+        self._count += 1
         bucket_bytes = world.settings().bucket_bytes
         agreed = tuple(entries)
         if world.size() > 1:

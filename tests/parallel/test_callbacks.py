@@ -1,0 +1,155 @@
+"""Callbacks between real ranks. Run under tfringrun with at least 2 ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfring.keras as hvd
+
+hvd.init()
+pytestmark = [
+    pytest.mark.skipif(hvd.size() < 2, reason="needs at least 2 ranks"),
+    pytest.mark.timeout(90),
+]
+EAGERLY = pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
+
+
+def same_everywhere(arrays: list[Any]) -> bool:
+    mine = [np.asarray(array).tobytes() for array in arrays]
+    return hvd.allgather_object(mine) == [mine] * hvd.size()
+
+
+def dense(seed: int) -> Any:
+    return keras.layers.Dense(3, kernel_initializer=keras.initializers.GlorotUniform(seed))
+
+
+class BeforeFirstUpdate:
+    """Keeps the variables as they are when the first eager update begins."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.values: list[np.ndarray] = []
+        stock = optimizer.apply
+
+        def apply(grads: Any, trainable_variables: Any = None) -> None:
+            if not self.values:
+                self.values = [v.numpy() for v in [*trainable_variables, *optimizer.variables]]
+            stock(grads, trainable_variables)
+
+        object.__setattr__(optimizer, "apply", apply)
+
+
+def test_unbuilt_model_and_a_peer_that_has_trained() -> None:
+    generator = np.random.default_rng(hvd.rank())
+    x, y = (generator.random((4, 3)).astype("float32") for _ in range(2))
+    model = keras.Sequential([dense(hvd.rank()), dense(hvd.rank() + 10)])
+    optimizer = keras.optimizers.Adam(0.1)
+    if hvd.rank() == 1:
+        model.compile(optimizer, "mse", run_eagerly=True)
+        for _ in range(3):
+            model.train_on_batch(x, y)
+    model.compile(hvd.DistributedOptimizer(optimizer), "mse", run_eagerly=True)
+    before = BeforeFirstUpdate(optimizer)
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(root_rank=0)
+    model.fit(x, y, batch_size=4, verbose=0, callbacks=[callback])
+    assert len(before.values) == 4 + 2 + 8
+    assert int(before.values[4]) == 0
+    assert same_everywhere(before.values)
+    assert same_everywhere(model.get_weights())
+
+
+@pytest.mark.parametrize("root", [0, 1])
+@pytest.mark.parametrize("built", [False, True], ids=["unbuilt", "built"])
+@EAGERLY
+def test_start_from_the_root(root: int, built: bool, eagerly: bool) -> None:
+    inputs = [keras.Input((2,))] if built else []
+    initial = keras.initializers.Constant(hvd.rank())
+    model = keras.Sequential([*inputs, keras.layers.Dense(1, kernel_initializer=initial)])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0), backward_passes_per_step=2)
+    model.compile(optimizer, "mse", run_eagerly=eagerly)
+    x = np.ones((4, 2), "float32")
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(root_rank=root)
+    model.fit(x, x[:, :1], batch_size=2, verbose=0, callbacks=[callback])
+    assert model.get_weights()[0].ravel().tolist() == [float(root)] * 2
+
+
+def test_different_models() -> None:
+    width = 1 if hvd.rank() == 0 else 2
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(width)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    x = np.ones((2, 2), "float32")
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"\(2, 1\).*rank 1 .*\(2, 2\)"):
+        model.fit(x, x[:, :width], verbose=0, callbacks=[callback])
+
+
+@EAGERLY
+def test_metrics_are_weighted_by_samples(eagerly: bool) -> None:
+    """Losses 1, 1, 1 on rank 0 and one 5 on each other rank."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)),
+        "mse",
+        metrics=["mae"],
+        run_eagerly=eagerly,
+    )
+    values = [1.0, 1.0, 1.0] if hvd.rank() == 0 else [5.0]
+    y = np.sqrt(np.array(values, "float32"))[:, None]
+    x = np.ones((2, 1), "float32")
+    history = model.fit(
+        x,
+        x * (1.0 + hvd.rank()),
+        validation_data=(np.ones_like(y), y),
+        validation_batch_size=2,
+        verbose=0,
+        callbacks=[hvd.callbacks.MetricAverageCallback()],
+    ).history
+    others = hvd.size() - 1
+    assert history["val_loss"][0] == pytest.approx((3 + 5 * others) / (3 + others), rel=1e-6)
+    assert history["val_mae"][0] == pytest.approx((3 + 5**0.5 * others) / (3 + others), rel=1e-6)
+    assert history["loss"][0] == pytest.approx(
+        np.mean([(1.0 + r) ** 2 for r in range(hvd.size())]), rel=1e-6
+    )
+    assert same_everywhere([history[name] for name in sorted(history)])
+
+
+def test_a_metric_that_one_rank_lacks() -> None:
+    class Extra(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if hvd.rank() == 1:
+                logs["extra"] = 7.0
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    x = np.ones((2, 1), "float32")
+    callbacks = [Extra(), hvd.callbacks.MetricAverageCallback()]
+    history = model.fit(x, x, verbose=0, callbacks=callbacks).history
+    assert history["extra"] == [7.0]
+
+
+def test_warmup_reaches_the_full_rate() -> None:
+    class Rates(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[float] = []
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.seen.append(float(self.model.optimizer.learning_rate.numpy()))
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)), "mse")
+    rates = Rates()
+    x = np.ones((5, 1), "float32")
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.1 * hvd.size(), warmup_epochs=2)
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    callbacks = [first, warmup, rates]
+    model.fit(x, x, batch_size=1, epochs=3, verbose=0, callbacks=callbacks)
+    full = 0.1 * hvd.size()
+    assert [rates.seen[i] for i in (0, 5, 10, 11)] == pytest.approx(
+        [0.1, (0.1 + full) / 2, full, full], rel=1e-6
+    )
+    assert same_everywhere(model.get_weights())
