@@ -111,7 +111,7 @@ def train(args: argparse.Namespace) -> tuple[Any, list[float]]:
     )
     if hvd.rank() == 0:
         accuracy = model.evaluate(x_test, y_test, batch_size=360, verbose=0)[1]
-        print(f"test accuracy {accuracy:.4f} with {hvd.size()} processes")
+        print(f"test accuracy {accuracy:.4f}, np={hvd.size()}")
     return model, history.history["loss"]
 
 
