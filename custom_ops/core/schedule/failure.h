@@ -48,8 +48,8 @@ class Failure {
 
   std::atomic<uint64_t> limit_{kNone};
   mutable std::mutex mutex_;
-  Status abort_status_;         // guarded by mutex_
-  Status leave_status_;         // guarded by mutex_
+  Status abort_status_;  // guarded by mutex_
+  Status leave_status_;  // guarded by mutex_
   // A mutex of its own: whoever is woken may ask for status().
   std::mutex wake_mutex_;
   std::function<void()> wake_;  // guarded by wake_mutex_
