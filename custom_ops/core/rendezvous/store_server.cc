@@ -1,7 +1,5 @@
 #include "custom_ops/core/rendezvous/store_server.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -9,21 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <deque>
-#include <map>
 #include <new>
-#include <set>
 #include <system_error>
-#include <thread>
 #include <utility>
-#include <vector>
 
-#include "custom_ops/core/common/clock.h"
-#include "custom_ops/core/common/wire.h"
-#include "custom_ops/core/rendezvous/store_protocol.h"
-#include "custom_ops/core/rendezvous/store_table.h"
-#include "custom_ops/core/transport/handshake.h"
-#include "custom_ops/core/transport/socket.h"
+#include "custom_ops/core/common/thread.h"
+#include "custom_ops/core/rendezvous/store_loop.h"
 
 namespace tfring {
 namespace {
@@ -34,42 +23,9 @@ constexpr size_t kReceiveBytes = size_t{256} << 10;
 constexpr int kTurnAccepts = 64;
 constexpr double kAcceptPauseS = 0.1;
 
-// Numbers of epoll events and timers; connections follow.
+// Numbers of epoll events and timers; those of connections follow.
 constexpr uint64_t kListenerId = 0;
 constexpr uint64_t kWakeId = 1;
-constexpr uint64_t kFirstConnectionId = 2;
-
-// Where the next message of a connection belongs.
-enum class Stage { kHandshake, kHeader, kKey, kValue, kWaiting };
-
-struct Connection {
-  Connection(uint64_t id_in, Socket socket_in, const std::string& secret,
-             const Hello& hello)
-      : id(id_in),
-        socket(std::move(socket_in)),
-        handshake(new Handshake(Handshake::Role::kServer, secret, hello)) {}
-
-  const uint64_t id;
-  Socket socket;
-  std::unique_ptr<Handshake> handshake;  // freed when it is done
-  Stage stage = Stage::kHandshake;
-
-  std::string in;     // what has come of the message
-  uint64_t want = 0;  // its size
-  std::deque<StoreTable::Value> out;
-  size_t out_offset = 0;  // into the first
-  uint32_t interest = 0;
-  int64_t timer_ns = 0;  // 0 = none
-  bool close_when_sent = false;
-  bool dead = false;
-
-  StoreRequest request;
-  std::string key;
-
-  bool reading() const {
-    return !dead && !close_when_sent && out.empty() && stage != Stage::kWaiting;
-  }
-};
 
 // Room for `more` bytes, never more than doubling what has come, whatever size
 // the peer claims.
@@ -80,85 +36,7 @@ void Reserve(std::string* text, size_t more, uint64_t limit) {
   text->reserve(static_cast<size_t>(std::min(doubled, limit)));
 }
 
-// Signals are for the threads of the process that owns the server.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &former_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &former_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t former_;
-};
-
 }  // namespace
-
-// Everything but construction and destruction runs on the thread.
-class StoreServer::Loop {
- public:
-  explicit Loop(const StoreServerOptions& options) : options_(options) {}
-  ~Loop();
-
-  Status Start();
-  int port() const { return listener_.port(); }
-
- private:
-  using Connections = std::map<uint64_t, std::unique_ptr<Connection>>;
-
-  void Run();
-  void OnEvent(uint64_t id, uint32_t events);
-  void OnConnectionEvent(Connection& c, uint32_t events);
-  void OnTimer(uint64_t id);
-  void RunTimers();
-  void Reap();
-
-  void AcceptSome();
-  void AddConnection(Socket socket);
-  void OnAcceptFailure();
-  void PauseAccepting(bool pause);
-
-  void Receive(Connection& c);
-  void Advance(Connection& c);
-  void AdvanceHandshake(Connection& c);
-  void StartRequest(Connection& c);
-  void ExpectHeader(Connection& c);
-
-  void Execute(Connection& c);
-  void ExecuteSet(Connection& c);
-  void ExecuteGet(Connection& c);
-  void ExecuteGather(Connection& c);
-  void AnswerWaiting(uint64_t id);
-  void AnswerGather(Connection& c);
-  void AnswerMissing(Connection& c, const std::vector<uint32_t>& missing);
-
-  void Wait(Connection& c);
-  void Reply(Connection& c, StoreReply reply, StoreTable::Value payload);
-  void ReplyError(Connection& c, const Status& status);
-  void Send(Connection& c);
-  void Kill(Connection& c);
-  void UpdateInterest(Connection& c);
-  void SetTimer(Connection& c, Deadline deadline);
-
-  const StoreServerOptions options_;
-  Listener listener_;
-  int epoll_ = -1;
-  int wake_ = -1;
-  std::thread thread_;
-
-  StoreTable table_;
-  Connections connections_;
-  std::set<uint64_t> unproven_;  // the oldest has the lowest number
-  std::set<std::pair<int64_t, uint64_t>> timers_;
-  std::vector<uint64_t> dead_;
-  std::vector<char> buffer_;
-  uint64_t next_id_ = kFirstConnectionId;
-  bool stop_ = false;
-};
 
 Status StoreServer::Loop::Start() {
   if (options_.secret.empty()) {
@@ -179,8 +57,7 @@ Status StoreServer::Loop::Start() {
     return Internal(StrCat("cannot start the store: ", ErrnoText(errno)));
   }
   try {
-    const SignalsBlocked blocked;
-    thread_ = std::thread([this] { Run(); });
+    thread_ = StartThread("tfring-store", [this] { Run(); });
   } catch (const std::system_error& error) {
     return Internal(StrCat("cannot start the store's thread: ", error.what()));
   }
@@ -200,7 +77,6 @@ StoreServer::Loop::~Loop() {
 }
 
 void StoreServer::Loop::Run() {
-  pthread_setname_np(pthread_self(), "tfring-store");
   constexpr int kEvents = 64;
   epoll_event events[kEvents];
   while (!stop_) {
@@ -414,132 +290,6 @@ void StoreServer::Loop::ExpectHeader(Connection& c) {
   c.in.clear();
   c.want = StoreRequest::kBytes;
   c.stage = Stage::kHeader;
-}
-
-void StoreServer::Loop::StartRequest(Connection& c) {
-  const Status status = StoreRequest::Decode(c.in.data(), &c.request);
-  if (!status.ok()) {
-    // Where the next request starts is not known.
-    c.close_when_sent = true;
-    ReplyError(c, status);
-    return;
-  }
-  c.in.clear();
-  c.want = c.request.key_bytes;
-  c.stage = Stage::kKey;
-}
-
-void StoreServer::Loop::Execute(Connection& c) {
-  switch (c.request.op) {
-    case StoreOp::kSet:
-    case StoreOp::kSetOnce:
-      ExecuteSet(c);
-      break;
-    case StoreOp::kGet:
-      ExecuteGet(c);
-      break;
-    case StoreOp::kGather:
-      ExecuteGather(c);
-      break;
-  }
-}
-
-void StoreServer::Loop::ExecuteSet(Connection& c) {
-  std::vector<uint64_t> ready;
-  StoreReply reply;
-  reply.flag = table_.Set(
-      c.key,
-      std::make_shared<const std::string>(std::exchange(c.in, std::string())),
-      c.request.op == StoreOp::kSetOnce, &ready);
-  Reply(c, reply, nullptr);
-  for (const uint64_t id : ready) AnswerWaiting(id);
-}
-
-void StoreServer::Loop::ExecuteGet(Connection& c) {
-  StoreTable::Value value = table_.Find(c.key);
-  if (value != nullptr) {
-    Reply(c, StoreReply(), std::move(value));
-  } else if (c.request.timeout_ns == 0) {
-    ReplyError(c, NotFound(""));
-  } else {
-    table_.AwaitKey(c.id, c.key);
-    Wait(c);
-  }
-}
-
-void StoreServer::Loop::ExecuteGather(Connection& c) {
-  const std::vector<uint32_t> missing = table_.Missing(c.key, c.request.count);
-  if (missing.empty()) {
-    AnswerGather(c);
-  } else if (c.request.timeout_ns == 0) {
-    AnswerMissing(c, missing);
-  } else {
-    table_.AwaitPrefix(c.id, c.key, c.request.count,
-                       static_cast<uint32_t>(missing.size()));
-    Wait(c);
-  }
-}
-
-void StoreServer::Loop::AnswerWaiting(uint64_t id) {
-  Connection& c = *connections_.at(id);
-  if (c.dead) return;
-  try {
-    if (c.request.op == StoreOp::kGather) {
-      AnswerGather(c);
-    } else {
-      Reply(c, StoreReply(), table_.Find(c.key));
-    }
-    UpdateInterest(c);
-  } catch (const std::bad_alloc&) {
-    Kill(c);
-  }
-}
-
-void StoreServer::Loop::AnswerGather(Connection& c) {
-  StoreReply reply;
-  reply.count = c.request.count;
-  StoreTable::Value payload;
-  const Status status = table_.Gathered(c.key, c.request.count, &payload);
-  if (status.ok()) {
-    Reply(c, reply, std::move(payload));
-  } else {
-    ReplyError(c, status);
-  }
-}
-
-void StoreServer::Loop::AnswerMissing(Connection& c,
-                                      const std::vector<uint32_t>& missing) {
-  StoreReply reply;
-  reply.code = TFR_DEADLINE_EXCEEDED;
-  reply.count = static_cast<uint32_t>(missing.size());
-  auto payload = std::make_shared<std::string>();
-  for (const uint32_t index : missing) AppendInt(index, payload.get());
-  Reply(c, reply, std::move(payload));
-}
-
-void StoreServer::Loop::Wait(Connection& c) {
-  c.in.clear();
-  c.stage = Stage::kWaiting;
-  const int64_t timeout_ns = c.request.timeout_ns;
-  SetTimer(c, timeout_ns < 0
-                  ? Deadline::Never()
-                  : Deadline::After(static_cast<double>(timeout_ns) * 1e-9));
-}
-
-void StoreServer::Loop::Reply(Connection& c, StoreReply reply,
-                              StoreTable::Value payload) {
-  SetTimer(c, Deadline::Never());
-  reply.payload_bytes = payload == nullptr ? 0 : payload->size();
-  c.out.push_back(std::make_shared<const std::string>(reply.Encode()));
-  if (reply.payload_bytes > 0) c.out.push_back(std::move(payload));
-  ExpectHeader(c);
-  Send(c);
-}
-
-void StoreServer::Loop::ReplyError(Connection& c, const Status& status) {
-  StoreReply reply;
-  reply.code = status.code();
-  Reply(c, reply, std::make_shared<const std::string>(status.message()));
 }
 
 void StoreServer::Loop::Send(Connection& c) {
