@@ -1,5 +1,7 @@
 """tfring for `compile` and `fit`: everything a Keras script needs, under one name.
 
+Progress bars on rank 0 only: `model.fit(..., verbose="auto" if hvd.rank() == 0 else 0)`.
+
 Example:
 
 >>> import keras, numpy as np, tfring.keras as hvd
@@ -7,10 +9,8 @@ Example:
 >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 >>> model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 * hvd.size())), "mse")
 >>> x = np.ones((8, 2), "float32")
->>> history = model.fit(
-...     x, x[:, :1],
-...     callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
-...     verbose="auto" if hvd.rank() == 0 else 0)  # progress on rank 0 only
+>>> first = hvd.callbacks.BroadcastGlobalVariablesCallback(root_rank=0)
+>>> history = model.fit(x, x[:, :1], callbacks=[first], verbose=0)
 """
 
 from __future__ import annotations
