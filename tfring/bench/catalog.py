@@ -27,6 +27,7 @@ class Contender:
         starter: the command that starts `np` ranks, without what they run.
         needs: `shared` memory or a `meeting` file, or "" for nothing.
         from_bytes: smaller sizes are left out.
+        most_calls: of a turn; enough for a percentile, few enough to keep each.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Contender:
     starter: tuple[str, ...]
     needs: str = ""
     from_bytes: int = 0
+    most_calls: int = 2000
 
     def entries(self, title: str) -> list[Entry]:
         """Returns a column for each way."""
@@ -48,7 +50,9 @@ class Contender:
 def choose(options: Options, np: int) -> tuple[list[Contender], list[str]]:
     """Returns the contenders, and one line for each peer that is not installed."""
     ours = (sys.executable, "-m", "tfring.launch", "-np", str(np))
-    chosen = [Contender("limit", "limit", ("",), ours, "shared", LIMIT_FROM_BYTES)]
+    # Its ranks do not wait for each other: only a whole turn shows what they share.
+    limit = Contender("limit", "limit", ("",), ours, "shared", LIMIT_FROM_BYTES, 10**6)
+    chosen = [limit]
     absent: list[str] = []
     if "engine" in options.levels:
         chosen.append(Contender("engine", "own", ("",), ours))

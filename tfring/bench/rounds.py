@@ -15,7 +15,6 @@ from tfring.bench.result import Entry, Run, slowest, summarize
 _LEAST_CALLS = 3
 # The first calls are slow: a few, then a tenth of a turn, then it is known how many fill one.
 _TRIAL_SHARES = (0.1, 1.0)
-_MOST_CALLS = 2000
 
 
 def measure(options: Options, np: int, say: Callable[[str], None]) -> Run:
@@ -74,7 +73,7 @@ class _Turns:
             for share in _TRIAL_SHARES:
                 seconds = summarize(self._measure(way, calls)).median
                 wanted = int(share * options.round_seconds / max(seconds, 1e-9))
-                calls = max(_LEAST_CALLS, min(wanted, _MOST_CALLS))
+                calls = max(_LEAST_CALLS, min(wanted, self.group.contender.most_calls))
             self._calls[way] = calls
 
     def take(self, size: int, run: Run) -> None:
