@@ -36,7 +36,7 @@ def engine(run: Run, sanitize: str | None = None) -> None:
     if sanitize:
         build += [f"-DTFRING_SANITIZE={SANITIZERS[sanitize]}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
     run(build)
-    run([tool("cmake"), "--build", "engine", "--parallel", "2"])
+    run([tool("cmake"), "--build", "engine", "--parallel", "2", "--", "--quiet"])
     run([tool("ctest"), "--test-dir", "engine", "--output-on-failure", "--timeout", "300"])
 
 
