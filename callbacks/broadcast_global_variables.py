@@ -21,7 +21,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     Sent are `model.weights` and all variables of the optimizer (`iterations`, learning rate,
     slots, loss scale). The states of random number generators (dropout, augmentation) stay
-    each rank's own.
+    each rank's own. For a model with a `train_step` of its own, slots that do not exist yet
+    are left for it to make, and optimizers other than `model.optimizer` are its own to
+    broadcast (`tfring.broadcast_variables`).
 
     Args:
         root_rank: The rank whose values all get, 0 to `size() - 1`.
@@ -103,13 +105,15 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _broadcast(self) -> None:
         model = self.model
-        if model.optimizer is not None and not model.optimizer.built:
+        # A step of its own may give the optimizer some of the variables only.
+        is_stock = type(model).train_step is keras.Model.train_step
+        if model.optimizer is not None and not model.optimizer.built and is_stock:
             model.optimizer.build(model.trainable_variables)
         if world.size() == 1:
             return
         variables = list(model.weights)
         if model.optimizer is not None:
-            variables += optimizer.state_variables(model.optimizer, model.trainable_variables)
+            variables += optimizer.state_variables(model.optimizer)
         variables = [v for v in variables if _reducer.key(v) not in self._local]
         # Without names: ranks may have numbered their layers differently.
         lines = [
@@ -120,15 +124,22 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 def _build(model: Any, iterator: Any) -> None:
-    """Builds `model` and its optimizer as Keras would in the first step, without a step."""
+    """Makes the variables that Keras would make in the first step, without a step."""
     batch = tf.nest.map_structure(
         lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, iterator.element_spec
     )
+    optimizer = model.optimizer
     try:
+        model.optimizer = None  # built by the caller, where it should be
         model._symbolic_build(data_batch=batch)
     except Exception as error:
+        # A model that is not made to be called, say a GAN, may have all it needs.
+        if model.layers and all(layer.built for layer in model.layers):
+            return
         raise ValueError(
             "The model is not built and cannot be built from the shapes of the data, so its "
             "variables cannot be broadcast before the first step. Call model.build(input_shape), "
             f"or the model on one batch, before fit. Received: data of {batch}"
         ) from error
+    finally:
+        model.optimizer = optimizer

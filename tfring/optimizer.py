@@ -124,15 +124,15 @@ def is_distributed(optimizer: Any) -> bool:
     return _step_of(optimizer) is not None
 
 
-def state_variables(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
-    """Returns what of a built optimizer must start alike on all ranks.
+def state_variables(optimizer: Any) -> list[Any]:
+    """Returns what of an optimizer must start alike on all ranks.
 
     These are its own variables and, where gradients are added up over several passes,
-    the accumulators, which are made here if they do not exist.
+    the accumulators; a built optimizer gets them here if it does not have them yet.
     """
     step = _step_of(optimizer)
-    extra = [] if step is None else step.accumulators(variables)
-    return [*optimizer.variables, *extra]
+    known = optimizer._trainable_variables if optimizer.built else []
+    return [*optimizer.variables, *([] if step is None else step.accumulators(known))]
 
 
 def _check_optimizer(optimizer: Any) -> None:
@@ -195,7 +195,7 @@ class _Step:
 
     def accumulators(self, variables: Sequence[Any]) -> list[tf.Variable]:
         """Makes and returns the accumulators for `variables`, if there are any."""
-        if self._aggregation is None:
+        if self._aggregation is None or not variables:
             return []
         self._aggregation.build(variables, self._places(variables))
         return self._aggregation.variables

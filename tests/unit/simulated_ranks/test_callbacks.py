@@ -114,8 +114,8 @@ def test_accumulators_and_loss_scale_are_broadcast(ranks: Any) -> None:
             backward_passes_per_step=2,
         )
         optimizer.build([w])
-        objects.broadcast_variables(state_variables(optimizer, [w]), 0)
-        return float(optimizer.dynamic_scale.numpy()), len(state_variables(optimizer, [w]))
+        objects.broadcast_variables(state_variables(optimizer), 0)
+        return float(optimizer.dynamic_scale.numpy()), len(state_variables(optimizer))
 
     (scale0, count0), (scale1, count1) = ranks(2).run(body)
     assert scale0 == scale1 == 4.0
@@ -163,6 +163,61 @@ def test_a_model_that_cannot_be_built_is_an_error(ranks: Any) -> None:
     x = np.ones((2, 2), "float32")
     with pytest.raises(ValueError, match=r"Call model.build\(input_shape\)"):
         model.fit(x, x, verbose=0, callbacks=[BroadcastGlobalVariablesCallback(0)])
+
+
+@EAGERLY
+def test_subclassed_model(ranks: Any, eagerly: bool) -> None:
+    class Net(keras.Model):
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1, kernel_initializer=keras.initializers.Constant(seed))
+
+        def build(self, shape: Any) -> None:
+            self.gain = self.add_weight(shape=(), initializer="zeros")
+            self.dense.build(shape)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x) + self.gain
+
+    def body(rank: int) -> Any:
+        model = Net(rank)
+        model.compile(DistributedOptimizer(keras.optimizers.Adam(0.0)), "mse", run_eagerly=eagerly)
+        x = np.ones((2, 2), "float32")
+        model.fit(x, x[:, :1], verbose=0, callbacks=[BroadcastGlobalVariablesCallback(1)])
+        return model.dense.kernel.numpy().ravel().tolist(), len(model.optimizer.variables)
+
+    assert ranks(2).run(body) == [([1.0, 1.0], 2 + 2 * 3)] * 2
+
+
+def test_model_with_a_step_of_its_own(ranks: Any) -> None:
+    class Pair(keras.Model):
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            initial = keras.initializers.Constant(seed)
+            self.one = keras.Sequential(
+                [keras.Input((2,)), keras.layers.Dense(1, kernel_initializer=initial)]
+            )
+            self.two = keras.Sequential(
+                [keras.Input((2,)), keras.layers.Dense(1, kernel_initializer=initial)]
+            )
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self.two(data) - self.one(data))
+            variables = self.one.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            return {"loss": loss}
+
+    def body(rank: int) -> Any:
+        model = Pair(rank)
+        optimizer = keras.optimizers.Adam(0.0)
+        model.compile(DistributedOptimizer(optimizer, backward_passes_per_step=2))
+        x = np.ones((4, 2), "float32")
+        model.fit(x, batch_size=2, verbose=0, callbacks=[BroadcastGlobalVariablesCallback(1)])
+        return [float(w.numpy().sum()) for w in model.weights], len(optimizer.variables)
+
+    assert ranks(2).run(body) == [([2.0, 0.0, 2.0, 0.0], 2 + 2 * 2)] * 2
 
 
 @pytest.mark.parametrize("root", [None, -1, "0", True, 1.0])
