@@ -40,6 +40,7 @@ using Counter = std::atomic<uint64_t>;
 struct alignas(128) RankState {
   std::atomic<uint32_t> doorbell;
   std::atomic<uint32_t> sleeping;
+  std::atomic<int32_t> processor;  // where it last waited, plus one
   alignas(64) Counter staged;
   alignas(64) Counter reduced;
   alignas(64) Counter exchanged;
@@ -131,12 +132,27 @@ class LocalGroup {
     if (spin_ns_ <= 0) return false;
     const int64_t end = NowNs() + spin_ns_;
     do {
+      if (!yield_ && SharesProcessor()) return false;
       for (int i = 0; i < 32; ++i) {
         if (ready()) return true;
         Relax();
       }
       if (yield_) sched_yield();
     } while (NowNs() < end);
+    return false;
+  }
+
+  // Two ranks that meet on one processor, as a wake-up may bring about, would
+  // take turns spinning while the other cannot run: a whole spin lost per wait.
+  bool SharesProcessor() {
+    const int32_t processor = sched_getcpu() + 1;
+    mine().processor.store(processor, std::memory_order_relaxed);
+    for (int p = 0; p < shape_.local_size; ++p) {
+      if (p == local_rank_) continue;
+      if (ranks_[p].processor.load(std::memory_order_relaxed) == processor) {
+        return true;
+      }
+    }
     return false;
   }
 
