@@ -36,7 +36,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             cannot be built from the data.
         tf.errors.FailedPreconditionError: By the first batch, on all ranks, when their
             variables differ in number, shape or dtype.
-        tf.errors.UnavailableError: By the first batch, when a peer is lost.
+        tf.errors.AbortedError: By the first batch, when a peer is lost.
 
     Example:
 

@@ -31,7 +31,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         device: No effect.
 
     Raises:
-        tf.errors.UnavailableError: At the end of an epoch, when a peer is lost.
+        tf.errors.AbortedError: At the end of an epoch, when a peer is lost.
 
     Example:
 

@@ -50,7 +50,7 @@ def allgather(tensors: Sequence[Any], name: str | None = None) -> tuple[list[Any
         counts travel in the same collective; the gradient needs them.
     """
     world.require_usable()
-    counts = tf.stack([tf.shape(tensor, out_type=tf.int64)[0] for tensor in tensors])[tf.newaxis]
+    counts = tf.stack([_rows(tensor) for tensor in tensors])[tf.newaxis]
     inputs = [*tensors, counts]
     results = _naming.emit(
         lambda key: _ops.library().tfring_allgather(tensors=inputs, tensor_name=key), name
@@ -60,6 +60,17 @@ def allgather(tensors: Sequence[Any], name: str | None = None) -> tuple[list[Any
             result.set_shape([None, *tensor.shape[1:]])
     results[-1].set_shape([world.size(), len(tensors)])
     return list(results[:-1]), results[-1]
+
+
+def _rows(tensor: Any) -> Any:
+    if tensor.shape.rank is not None:
+        return tf.shape(tensor, out_type=tf.int64)[0]
+    # Known when it runs; without this the slice below says something about slices.
+    check = tf.debugging.assert_rank_at_least(
+        tensor, 1, "`tensor` must have at least one dimension to be gathered along the first"
+    )
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.shape(tensor, out_type=tf.int64)[0]
 
 
 def broadcast(tensors: Sequence[Any], root: int, name: str | None = None) -> list[Any]:

@@ -41,6 +41,7 @@ def emit(create: Callable[[str], Any], name: str | None, *, barrier: bool = Fals
     if tf.executing_eagerly():
         return create(name or EAGER)
     graph = tf.compat.v1.get_default_graph()
+    _refuse_data_function(graph)
     calls = _calls_of(graph)
     key = name or f"{_path(graph)}/{calls.count}"
     calls.count += 1
@@ -53,6 +54,23 @@ def emit(create: Callable[[str], Any], name: str | None, *, barrier: bool = Fals
     if barrier:
         calls.barrier = op
     return result
+
+
+def _refuse_data_function(graph: Any) -> None:
+    """Raises RuntimeError inside `Dataset.map`, `interleave` and their kind.
+
+    They make elements ahead and in parallel, so that ranks would pair different elements. A scan,
+    which is also what a loop over a dataset in a `tf.function` becomes, keeps its order.
+    """
+    while graph is not None:
+        name = getattr(graph, "name", "")
+        if name.startswith("Dataset_") and not name.startswith("Dataset_scan"):
+            raise RuntimeError(
+                "A collective cannot run inside a function of a tf.data pipeline, which makes its "
+                "elements in an order of its own on each rank. Call it in the training step. "
+                f"Received: a call inside {name!r}"
+            )
+        graph = getattr(graph, "outer_graph", None)
 
 
 def _calls_of(graph: Any) -> _GraphCalls:

@@ -202,7 +202,7 @@ class Reducer:
 
         Raises:
             tf.errors.FailedPreconditionError: When ranks do not fit together.
-            tf.errors.UnavailableError: When a peer is lost.
+            tf.errors.AbortedError: When a peer is lost.
         """
         world.require_usable()
         entries = [
@@ -242,7 +242,7 @@ class Reducer:
             come back as they are.
 
         Raises:
-            tf.errors.UnavailableError: When a peer is lost.
+            tf.errors.AbortedError: When a peer is lost.
         """
         result = list(gradients)
         if world.size() == 1:

@@ -59,7 +59,7 @@ def reduce_sparse(
         Slices with each index once, bitwise alike on all ranks.
 
     Raises:
-        tf.errors.UnavailableError: When a peer is lost.
+        tf.errors.AbortedError: When a peer is lost.
     """
     merged = merge_duplicates(slices)
     compressed, context = compression.compress(_scale(merged.values, prescale))

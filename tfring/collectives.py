@@ -4,7 +4,7 @@ Calls on different ranks pair by `name`, the n-th use of a name with the n-th us
 eager calls pair in the order in which they are made, and calls in a `tf.function` by their place
 in it. Inside a `tf.function`, collectives with different names may run at the same time.
 
-When a peer fails or leaves, every call that needs it raises `tf.errors.UnavailableError` with the
+When a peer fails or leaves, every call that needs it raises `tf.errors.AbortedError` with the
 rank and the cause. When ranks disagree (shape, dtype, operation, root), all of them raise
 `tf.errors.FailedPreconditionError` that lists what each rank sent, and the next call works.
 """
@@ -70,7 +70,7 @@ def allreduce(
         ValueError: an argument breaks its rule.
         NotImplementedError: `tf.IndexedSlices` with Min, Max or Product.
         tf.errors.FailedPreconditionError: ranks disagree about shape, dtype or operation.
-        tf.errors.UnavailableError: a peer failed, left, or did not come in time.
+        tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
     Example:
         >>> import tfring as hvd
@@ -127,7 +127,7 @@ def grouped_allreduce(
         NotInitializedError: before `init`.
         TypeError, ValueError, NotImplementedError: as for `allreduce`, before anything is sent.
         tf.errors.FailedPreconditionError: ranks disagree.
-        tf.errors.UnavailableError: a peer failed, left, or did not come in time.
+        tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
     Example:
         >>> import tfring as hvd
@@ -175,7 +175,7 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
         TypeError: the tensor is ragged, sparse or of another dtype.
         tf.errors.InvalidArgumentError: the tensor is a scalar.
         tf.errors.FailedPreconditionError: ranks disagree about dtype or other dimensions.
-        tf.errors.UnavailableError: a peer failed, left, or did not come in time.
+        tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
     Example:
         >>> import tfring as hvd
@@ -224,7 +224,7 @@ def broadcast(
         TypeError: the tensor is ragged, sparse or of another dtype.
         ValueError: `root_rank` is no rank of this world.
         tf.errors.FailedPreconditionError: ranks disagree about shape, dtype or root.
-        tf.errors.UnavailableError: a peer failed, left, or did not come in time.
+        tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
     Example:
         >>> import tfring as hvd
@@ -252,7 +252,7 @@ def barrier(name: str | None = None) -> Any:
 
     Raises:
         NotInitializedError: before `init`.
-        tf.errors.UnavailableError: a peer failed, left, or did not come in time.
+        tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
     Example:
         >>> import tfring as hvd

@@ -3,7 +3,7 @@
 Usage errors are raised before anything is sent (`ValueError`, `TypeError`) or come from the ops
 as `tf.errors.InvalidArgumentError` and `tf.errors.FailedPreconditionError`; the engine stays
 usable after them. Communication errors mean that the job is broken: the ops raise
-`tf.errors.UnavailableError`, and calls that are no ops raise `CommunicationError`.
+`tf.errors.AbortedError`, and calls that are no ops raise `CommunicationError`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CommunicationError(RuntimeError):
     """Raised when ranks cannot be reached: a peer is lost, or did not arrive in time.
 
     The text names the ranks and the cause. It is raised by `init` and other calls that are not
-    TensorFlow ops; an op raises `tf.errors.UnavailableError` with the same kind of text.
+    TensorFlow ops; an op raises `tf.errors.AbortedError` with the same kind of text.
     """
 
 
@@ -59,7 +59,7 @@ def is_communication_error(error: BaseException | None) -> bool:
     kinds: tuple[type[BaseException], ...] = (CommunicationError,)
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None:
-        kinds += (tensorflow.errors.UnavailableError,)
+        kinds += (tensorflow.errors.AbortedError,)
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, kinds):

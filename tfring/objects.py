@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,9 +42,10 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     Raises:
         NotInitializedError: before `init`.
         RuntimeError: inside a `tf.function`.
+        TypeError: on all ranks, when an object that is sent cannot be pickled.
         ValueError: `root_rank` is no rank of this world.
         tf.errors.FailedPreconditionError: ranks disagree about the root.
-        tf.errors.UnavailableError: a peer failed, left, or did not come in time.
+        tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
     Example:
         >>> import tfring as hvd
@@ -56,12 +58,13 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     root = _checks.root(root_rank)
     key = _checks.name(name) or "broadcast_object"
     is_root = world.rank() == root
-    payload = _pickled(obj) if is_root else None
-    length = 0 if payload is None else payload.size
-    size = int(collectives.broadcast(tf.constant(length, tf.int64), root, f"{key}/size"))
-    sent = np.empty(size, np.uint8) if payload is None else payload
+    sent, failed = _pickled(obj, "broadcast_object") if is_root else (np.empty(0, np.uint8), False)
+    size = int(collectives.broadcast(tf.constant(sent.size, tf.int64), root, f"{key}/size"))
+    sent = sent if is_root else np.empty(size, np.uint8)
     received = collectives.broadcast(sent, root, f"{key}/data")
-    return obj if is_root else cloudpickle.loads(received.numpy())
+    if is_root and not failed:
+        return obj
+    return _unpickled([received.numpy()])[0]
 
 
 @as_it_stands
@@ -80,7 +83,8 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     Raises:
         NotInitializedError: before `init`.
         RuntimeError: inside a `tf.function`.
-        tf.errors.UnavailableError: a peer failed, left, or did not come in time.
+        TypeError: on all ranks, when an object that is sent cannot be pickled.
+        tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
     Example:
         >>> import tfring as hvd
@@ -91,9 +95,10 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     world.require_usable()
     _checks.eager("allgather_object")
     key = _checks.name(name) or "allgather_object"
-    (data,), counts = collectives.gather_with_counts([_pickled(obj)], key)
+    payload, _ = _pickled(obj, "allgather_object")
+    (data,), counts = collectives.gather_with_counts([payload], key)
     ends = np.cumsum(counts.numpy()[:, 0])
-    return [cloudpickle.loads(part) for part in np.split(data.numpy(), ends[:-1])]
+    return _unpickled(np.split(data.numpy(), ends[:-1]))
 
 
 @as_it_stands
@@ -113,7 +118,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, inplace: bool 
         TypeError: a variable has a dtype that cannot be sent.
         ValueError: `root_rank` is no rank of this world.
         tf.errors.FailedPreconditionError: ranks disagree about the variables.
-        tf.errors.UnavailableError: a peer failed, left, or did not come in time; the variables
+        tf.errors.AbortedError: a peer failed, left, or did not come in time; the variables
             keep their values.
 
     Example:
@@ -136,8 +141,36 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, inplace: bool 
         variable.assign(tf.bitcast(result, dtype) if dtype in _CARRIERS else result)
 
 
-def _pickled(obj: Any) -> np.ndarray:
-    return np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8)
+@dataclasses.dataclass(frozen=True)
+class _Unpicklable:
+    """Travels in place of an object, so that no rank waits for one that cannot come."""
+
+    reason: str
+
+
+def _pickled(obj: Any, function: str) -> tuple[np.ndarray, bool]:
+    """Returns the object's bytes, or those of what says why there are none, and whether so."""
+    failed = False
+    try:
+        data = cloudpickle.dumps(obj)
+    except Exception as error:  # pickling runs code of the object, which may raise anything
+        failed = True
+        kind = type(obj).__name__
+        data = cloudpickle.dumps(
+            _Unpicklable(
+                f"{function}: the object of rank {world.rank()} cannot be pickled: {error}. "
+                f"Received: an object of type {kind}"
+            )
+        )
+    return np.frombuffer(data, dtype=np.uint8), failed
+
+
+def _unpickled(parts: Sequence[np.ndarray]) -> list[Any]:
+    objects = [cloudpickle.loads(part) for part in parts]
+    for received in objects:
+        if isinstance(received, _Unpicklable):
+            raise TypeError(received.reason)
+    return objects
 
 
 def _carried(tensor: Any) -> Any:

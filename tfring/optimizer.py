@@ -84,7 +84,7 @@ def DistributedOptimizer(
         ValueError: When `optimizer` is distributed already or an argument makes no sense.
         tf.errors.FailedPreconditionError: By the first update, on all ranks, when the
             ranks' variables or options differ.
-        tf.errors.UnavailableError: By an update, when a peer is lost; the update is not
+        tf.errors.AbortedError: By an update, when a peer is lost; the update is not
             made.
 
     Example:

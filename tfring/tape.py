@@ -126,7 +126,7 @@ class DistributedGradientTape:
         Raises:
             tf.errors.FailedPreconditionError: On all ranks, when their sources or options
                 differ.
-            tf.errors.UnavailableError: When a peer is lost.
+            tf.errors.AbortedError: When a peer is lost.
         """
         flat_sources = tf.nest.flatten(sources)
         local = self._gradtape.gradient(

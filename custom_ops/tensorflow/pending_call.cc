@@ -117,10 +117,20 @@ void PendingCall::Done(void* user, const tfr_error* error) {
   static_cast<PendingCall*>(user)->Finish(error->code, error->text);
 }
 
+namespace {
+
+// A lost peer is ABORTED to TensorFlow: its executor turns the UNAVAILABLE of
+// an op it does not know as communication into INTERNAL.
+TF_Code ToTensorFlow(int code) {
+  return code == TFR_UNAVAILABLE ? TF_ABORTED : static_cast<TF_Code>(code);
+}
+
+}  // namespace
+
 void PendingCall::Finish(int code, const char* text) {
   if (code != TFR_OK) {
     const ScopedStatus status = NewStatus();
-    TF_SetStatus(status.get(), static_cast<TF_Code>(code), text);
+    TF_SetStatus(status.get(), ToTensorFlow(code), text);
     TF_OpKernelContext_Failure(context_, status.get());
   }
   const std::function<void()> done = std::move(done_);

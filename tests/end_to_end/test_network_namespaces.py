@@ -120,7 +120,7 @@ hvd.init()
 for step in range(1_000_000):
     try:
         hvd.allreduce(tf.ones([1000]))
-    except tf.errors.UnavailableError as error:
+    except tf.errors.AbortedError as error:
         print("LOST", error.message, flush=True)
         raise
     if step == 10:

@@ -102,6 +102,24 @@ TEST(AllgatherConcatenatesUnevenRows) {
   });
 }
 
+TEST(AllgatherOfTooManyRowsIsAnErrorOnAllRanks) {
+  ForEachJob({2, 3}, [](const JobOptions& options) {
+    RunJob(options, [&](int rank, tfr_world* world) {
+      char nothing = 0;
+      Call call;
+      call.kind = TFR_ALLGATHER;
+      call.tensors = {{{int64_t{1} << 62, 0}, TFR_FLOAT32, nullptr, &nothing}};
+      tfr_error error = {};
+      EXPECT_EQ(call.Run(world, &error), TFR_FAILED_PRECONDITION);
+      EXPECT_CONTAINS(std::string(error.text), "rows");
+      float value = static_cast<float>(rank);
+      Call next;
+      next.tensors = {{{}, TFR_FLOAT32, &value, &value}};
+      EXPECT_EQ(next.Run(world), TFR_OK);
+    });
+  });
+}
+
 TEST(BroadcastCopiesTheRootsTensors) {
   ForEachJob({1, 2, 3, 4}, [](const JobOptions& options) {
     RunJob(options, [&](int rank, tfr_world* world) {

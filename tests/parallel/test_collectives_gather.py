@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -131,3 +133,21 @@ def test_variables_of_all_kinds(mode: str, rank: int, size: int) -> None:
     expected = [float(size - 1)] * 3 + [(size - 1) % 2 == 0, float(size - 1)]
     for variable, value in zip(variables, expected, strict=True):
         assert np.all(tf.cast(tf.convert_to_tensor(variable), tf.float64) == float(value))
+
+
+@pytest.mark.parametrize("exchange", [hvd.allgather_object, hvd.broadcast_object])
+def test_object_that_cannot_be_pickled_is_an_error_on_all_ranks(exchange, rank: int) -> None:
+    obj = threading.Lock() if rank == 0 else "fine"
+    with pytest.raises(TypeError, match="rank 0 cannot be pickled"):
+        exchange(obj)
+    assert hvd.broadcast_object(rank) == 0
+
+
+def test_scalar_of_unknown_rank_is_refused() -> None:
+    @tf.function(input_signature=[tf.TensorSpec(None)])
+    def gather(value):
+        return hvd.allgather(value)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at least one dimension"):
+        gather(tf.constant(1.0))
+    assert gather(tf.ones([2])).shape == (2 * hvd.size(),)

@@ -214,3 +214,29 @@ def test_graph_survives_a_new_init(size: int) -> None:
     hvd.shutdown()
     hvd.init()
     assert float(step(tf.constant(1.0))) == size
+
+
+@pytest.mark.parametrize("transformation", ["map", "interleave", "filter"])
+def test_data_pipelines_are_refused(transformation: str) -> None:
+    def bad(value):
+        reduced = hvd.allreduce(value)
+        if transformation == "map":
+            return reduced
+        if transformation == "filter":
+            return reduced > 0
+        return tf.data.Dataset.from_tensors(reduced)
+
+    dataset = tf.data.Dataset.range(4)
+    with pytest.raises(RuntimeError, match=r"tf\.data"):
+        getattr(dataset, transformation)(bad)
+
+
+def test_loop_over_a_dataset_in_a_function(rank: int, size: int) -> None:
+    @tf.function
+    def total(dataset):
+        result = tf.constant(0, tf.int64)
+        for value in dataset:
+            result += hvd.allreduce(value * (rank + 1), op=hvd.Sum)
+        return result
+
+    assert total(tf.data.Dataset.range(5)) == 10 * size * (size + 1) // 2

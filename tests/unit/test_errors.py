@@ -29,7 +29,7 @@ def test_not_initialized_is_a_value_error() -> None:
 
 
 def test_lost_peer_is_a_communication_error() -> None:
-    assert errors.is_communication_error(tf.errors.UnavailableError(None, None, "rank 1 left"))
+    assert errors.is_communication_error(tf.errors.AbortedError(None, None, "rank 1 left"))
     assert errors.is_communication_error(errors.CommunicationError("rank 1 left"))
 
 

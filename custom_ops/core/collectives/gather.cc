@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "custom_ops/core/collectives/stream.h"
@@ -239,6 +240,12 @@ Status PlaceRows(const Operation& operation,
       layout->streams[rank].Add(rows[rank][t] * row_bytes);
       layout->begins[rank].push_back(total * row_bytes);
       total += rows[rank][t];
+      // Rows of no bytes can be that many.
+      if (total > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+        return FailedPrecondition(
+            StrCat(operation.Title(), ": output ", t,
+                   " would have more rows than 64 bits can count"));
+      }
     }
     char* output = tensor.output;
     if (output == nullptr) {

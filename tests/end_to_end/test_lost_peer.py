@@ -1,0 +1,54 @@
+"""A rank is lost: the others hear of it as one kind of error, wherever they wait."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from .conftest import Launcher
+
+pytestmark = pytest.mark.timeout(90)
+
+WORKER = """
+import os, sys, time
+import keras, numpy as np, tensorflow as tf
+import tfring as hvd
+hvd.init()
+mode = sys.argv[1]
+x = tf.ones([1000])
+model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+data = np.ones([8, 4], "float32"), np.ones([8, 1], "float32")
+steps = {
+    "eager": lambda: hvd.allreduce(x),
+    "graph": tf.function(lambda: hvd.allreduce(x)),
+    "object": lambda: hvd.broadcast_object(1),
+    "fit": lambda: model.fit(*data, verbose=0),
+}
+step = steps[mode]
+step()
+if hvd.rank() == 1:
+    os._exit(7)
+begin = time.monotonic()
+try:
+    for _ in range(100):
+        step()
+except tf.errors.AbortedError as error:
+    print("LOST", "rank 1" in error.message, time.monotonic() - begin < 5, flush=True)
+begin = time.monotonic()
+hvd.shutdown()
+print("DOWN", time.monotonic() - begin < 5, flush=True)
+"""
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "object", "fit"])
+def test_the_error_names_the_rank_and_comes_soon(launcher: Launcher, mode: str) -> None:
+    log = launcher.folder / "log"
+    script = launcher.script(WORKER)
+    job = launcher.run(
+        "-np", "2", "--output-filename", str(log), sys.executable, script, mode, timeout=80
+    )
+    assert job.returncode == 7
+    said = (log / "rank.0" / "stdout").read_text().splitlines()
+    assert said == ["LOST True True", "DOWN True"], job.stderr
