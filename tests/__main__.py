@@ -136,6 +136,7 @@ def main() -> int:
     unknown = set(args.parts) - set(PARTS)
     if unknown:
         parser.error(f"PART must be one of {', '.join(PARTS)}. Received: {' '.join(unknown)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended, too
     parts = args.parts or list(PARTS)
     if parts != ["engine"]:
         show_package()
