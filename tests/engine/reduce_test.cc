@@ -116,6 +116,9 @@ TEST(IntegerAverageTruncatesTowardsZero) {
   EXPECT_EQ(ReduceTwo<int32_t>(spec, -1, -2), -1);
   spec.dtype = TFR_INT8;
   EXPECT_EQ(ReduceTwo<int8_t>(spec, 100, 120), 110);
+  spec.dtype = TFR_INT64;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(ReduceTwo<int64_t>(spec, kMost, kMost - 2), kMost - 1);
 }
 
 TEST(ScalesInFullPrecision) {

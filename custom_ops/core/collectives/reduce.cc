@@ -29,6 +29,8 @@ size_t AccumulatorSize(int32_t dtype) {
     case TFR_BFLOAT16:
     case TFR_FLOAT32:
       return 4;
+    case TFR_INT64:
+      return 16;
     default:
       return 8;
   }

@@ -5,8 +5,8 @@
 //
 // Sources are taken in the order given, so that the same sources give the same
 // bits whatever the block size. 16-bit floats accumulate in float32, integers
-// in int64; an integer average truncates towards zero and an integer sum wraps
-// like the type itself.
+// in wider ones; an integer average truncates towards zero and an integer sum
+// wraps like the type itself.
 //
 // `out` may be one of the sources (same index), never overlap one otherwise.
 #ifndef TFRING_CORE_COLLECTIVES_REDUCE_H_
