@@ -35,6 +35,7 @@ def engine(run: Run, sanitize: str | None = None) -> None:
     build += ["-DTFRING_BUILD_TESTS=ON", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}", "-GNinja"]
     if sanitize:
         build += [f"-DTFRING_SANITIZE={SANITIZERS[sanitize]}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+        build += ["-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g"]  # half the time to compile
     run(build)
     run([tool("cmake"), "--build", "engine", "--parallel", "2", "--", "--quiet"])
     run([tool("ctest"), "--test-dir", "engine", "--output-on-failure", "--timeout", "300"])
