@@ -52,7 +52,17 @@ def _count(value: Any) -> int:
 
 
 def _spin(value: Any) -> int:
-    return -1 if int(value) == -1 else _count(value)
+    if int(value) == -1:
+        return -1
+    if _count(value) > 1_000_000:
+        raise ValueError("must be -1, or 0 to 1000000 microseconds")
+    return int(value)
+
+
+def _chunk(value: Any) -> int:
+    if _count(value) > 1 << 30:
+        raise ValueError("must be at most 1073741824 bytes")
+    return int(value)
 
 
 def _switch(value: Any) -> bool:
@@ -123,7 +133,7 @@ SETTINGS: tuple[Setting, ...] = (
         "chunk_bytes",
         ("TFRING_CHUNK_BYTES",),
         0,
-        _count,
+        _chunk,
         "Bytes of a staging chunk; 0: chosen by the engine.",
     ),
     Setting(

@@ -5,6 +5,8 @@
 namespace tfring {
 namespace {
 
+constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
+
 std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
 
 Status CheckConfig(const tfr_config& config) {

@@ -407,6 +407,58 @@ TEST(BadRequestsAreRefusedHere) {
   });
 }
 
+// The error of a world's creation, of one rank's config among others'.
+std::string CreateError(const JobOptions& options,
+                        const std::function<tfr_config(tfr_config)>& change) {
+  tfr_store_server* server = nullptr;
+  int32_t port = 0;
+  EXPECT_EQ(tfr_store_serve("127.0.0.1", 0, "secret of the test", &server,
+                            &port, nullptr),
+            TFR_OK);
+  const std::string store = "127.0.0.1:" + std::to_string(port);
+  std::string text;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      tfr_config config = ConfigOf(options, rank, store);
+      if (rank == 1) {
+        // Second for sure: the first has told the store who it is.
+        tfr_store_client* client = nullptr;
+        tfr_bytes value = {};
+        tfr_store_connect(store.c_str(), config.secret, 5, &client, nullptr);
+        tfr_store_get(client, "test/claim/0", 5, &value, nullptr);
+        tfr_bytes_free(&value);
+        tfr_store_client_close(client);
+        config = change(config);
+      }
+      tfr_world* world = nullptr;
+      tfr_error error = {};
+      tfr_world_create(&config, &world, &error);
+      if (rank == 1) text = error.text;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  tfr_store_server_close(server);
+  return text;
+}
+
+TEST(RanksToldDifferentThingsAreToldSo) {
+  JobOptions options;
+  options.start_timeout_s = 1;
+  EXPECT_CONTAINS(CreateError(options,
+                              [](tfr_config config) {
+                                config.size = 3;
+                                return config;
+                              }),
+                  "has 3 ranks, another rank 2");
+  EXPECT_CONTAINS(CreateError(options,
+                              [](tfr_config config) {
+                                config.rank = 0;
+                                return config;
+                              }),
+                  "two processes of this job were told to be rank 0");
+}
+
 TEST(IdentityFollowsTheHosts) {
   JobOptions options;
   options.size = 4;

@@ -48,6 +48,8 @@ def test_precedence(environment: dict, arguments: dict, expected: float) -> None
         ("TFRING_SHARED_MEMORY", "maybe"),
         ("TFRING_LOG_LEVEL", "loud"),
         ("TFRING_SPIN_US", "-2"),
+        ("TFRING_SPIN_US", "99999999999"),
+        ("TFRING_CHUNK_BYTES", "1073741825"),
     ],
 )
 def test_bad_value_names_variable_and_value(name: str, value: str) -> None:

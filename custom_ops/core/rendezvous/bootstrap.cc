@@ -118,6 +118,27 @@ class Bootstrapper {
                "--start-timeout (TFRING_START_TIMEOUT) allows more time"));
   }
 
+  // Ranks that were told different things would wait for each other in vain.
+  Status ClaimRank() {
+    const std::string mine = std::to_string(options_.size);
+    bool first = false;
+    TFR_RETURN_IF_ERROR(
+        store_->SetOnce(Key("size"), mine.data(), mine.size(), &first));
+    std::string size;
+    TFR_RETURN_IF_ERROR(store_->Get(Key("size"), 0, &size));
+    if (size != mine) {
+      return InvalidArgument(StrCat(
+          "rank ", options_.rank, " was told that the job has ", mine,
+          " ranks, another rank ", size, "; TFRING_SIZE must be equal on all"));
+    }
+    const std::string key = Key(StrCat("claim/", options_.rank));
+    TFR_RETURN_IF_ERROR(store_->SetOnce(key, "", 0, &first));
+    if (first) return Status::Ok();
+    return InvalidArgument(
+        StrCat("two processes of this job were told to be rank ", options_.rank,
+               "; TFRING_RANK must differ"));
+  }
+
   Status ExchangeCards() {
     Card card;
     card.name = options_.host.empty() ? MachineName() : options_.host;
@@ -128,6 +149,7 @@ class Bootstrapper {
       cards_ = {card};
       return Status::Ok();
     }
+    TFR_RETURN_IF_ERROR(ClaimRank());
     TFR_RETURN_IF_ERROR(Listener::Open("", 0, &listener_));
     card.port = listener_.port();
     TFR_RETURN_IF_ERROR(FindAddresses(&card.hosts));

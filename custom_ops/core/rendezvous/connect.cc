@@ -1,5 +1,6 @@
 #include "custom_ops/core/rendezvous/connect.h"
 
+#include <list>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -49,12 +50,21 @@ class Acceptor {
   Acceptor(const ConnectOptions& options, std::set<Expected> expected)
       : options_(options), expected_(std::move(expected)) {}
   ~Acceptor() {
+    {
+      // Strangers that have not proved themselves by now need not be heard.
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (Socket& socket : unproven_) socket.Shutdown();
+    }
     for (std::thread& thread : threads_) thread.join();
   }
 
   void Take(Socket socket) {
-    threads_.emplace_back(
-        [this, socket = std::move(socket)]() mutable { Prove(&socket); });
+    Socket* unproven = nullptr;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      unproven = &unproven_.emplace_back(std::move(socket));
+    }
+    threads_.emplace_back([this, unproven] { Prove(unproven); });
   }
   bool complete() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -91,6 +101,7 @@ class Acceptor {
   std::mutex mutex_;
   std::set<Expected> expected_;     // guarded by mutex_
   std::vector<Accepted> accepted_;  // guarded by mutex_
+  std::list<Socket> unproven_;      // guarded by mutex_; places stay
   std::vector<std::thread> threads_;
 };
 
