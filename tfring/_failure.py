@@ -12,7 +12,7 @@ from typing import Any
 from tfring import _native, errors
 from tfring._identity import Identity
 
-_TEXT_LIMIT = 1000
+_TEXT_LIMIT = 400
 _CONNECT_SECONDS = 2.0
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -58,11 +58,18 @@ class FailureHook:
 
     def report(self, text: str) -> None:
         """Records the failure for the launcher, then ends the world for every rank."""
+        text = _one_line(text)
         try:
-            claim(self._identity, text[:_TEXT_LIMIT])
+            claim(self._identity, text)
         except errors.CommunicationError as error:
             print(f"tfring: could not record the failure: {error}", file=sys.stderr)
-        self._abort(text[:_TEXT_LIMIT])
+        self._abort(text)
+
+
+def _one_line(text: str) -> str:
+    """TensorFlow's errors can have a hundred lines; the whole text is in the traceback."""
+    line = " ".join(text.split())
+    return line if len(line) <= _TEXT_LIMIT else f"{line[: _TEXT_LIMIT - 4]} ..."
 
 
 def claim(identity: Identity, text: str) -> bool:

@@ -52,7 +52,11 @@ def test_two_processes_reach_the_accuracy_of_one(digits: Any, launcher: Any) -> 
     assert two.digests[0] == two.digests[1]
     curves = json.loads((launcher.folder / "digits_loss.json").read_text())["curves"]
     assert set(curves) == {"1", "2"}
+
+
+def test_loss_curves_become_a_picture(digits: Any, launcher: Any) -> None:
     pytest.importorskip("matplotlib")
+    digits(1, "--epochs", "1")
     assert (launcher.folder / "digits_loss.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -71,6 +71,17 @@ def test_first_failure_is_recorded_and_ends_the_world(store: str, quiet: list) -
     assert quiet == [error]
 
 
+def test_long_text_becomes_one_short_line(store: str, quiet: list) -> None:
+    abort = Recorder()
+    hook = _failure.FailureHook(identity(store, 1), abort)
+    hook.install()
+    raise_through(hook, ValueError("first\n  second\n" + "x" * 5000))
+    (text,) = abort.texts
+    assert text.startswith("ValueError: first second xxx")
+    assert len(text) == 400
+    hook.remove()
+
+
 def test_second_failure_does_not_replace_the_first(store: str) -> None:
     assert _failure.claim(identity(store, 1), "first") is True
     assert _failure.claim(identity(store, 0), "second") is False
