@@ -88,6 +88,12 @@ def test_too_few_slots_says_how_many():
         assign(parse_hosts("a:1,b:2"), 5)
 
 
+@pytest.mark.parametrize("size", [10_001, 10**11])
+def test_too_many_ranks_are_refused_at_once(size):
+    with pytest.raises(ValueError, match=rf"-np must be at most 10000. Received: -np {size}"):
+        assign([Host("a", size)], size)
+
+
 def test_identity_has_both_families_of_names():
     env = assign(parse_hosts("a,b"), 2)[1].environment()
     identity = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}

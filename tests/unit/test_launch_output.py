@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import sys
 
 import pytest
 
@@ -121,3 +122,12 @@ def test_a_closed_reader_is_reported_once():
     console.say("still here")
     with pytest.raises(BrokenPipeError):
         stream.close()
+
+
+def test_a_missing_stream_drops_what_goes_to_it(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    err = io.StringIO()
+    console = Console(stderr=err)
+    console.write_lines(1, "[0] ", [b"lost\n"])
+    console.say("kept")
+    assert err.getvalue() == "tfringrun: kept\n"

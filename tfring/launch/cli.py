@@ -259,7 +259,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _drop_closed_output() -> None:
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         # What Python does at its end would fail again and say so.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

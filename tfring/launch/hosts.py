@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import ipaddress
+import itertools
 import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+# Far beyond what one launcher can start; keeps a slip of the finger from filling the memory.
+MOST_RANKS = 10_000
 
 _ENTRY = re.compile(r"(?P<name>\[[^\]\s]+\]|[^\[\]:\s]+)(?::(?P<slots>[^:\s]*))?")
 
@@ -141,21 +146,25 @@ def assign(hosts: Sequence[Host], size: int) -> list[Place]:
         >>> [p.local_rank for p in assign(parse_hosts("a,b,a,b"), 4)]
         [0, 0, 1, 1]
     """
-    names = [host.name for host in hosts for _ in range(host.slots)]
-    if len(names) < size:
+    if size > MOST_RANKS:
+        raise ValueError(f"-np must be at most {MOST_RANKS}. Received: -np {size}")
+    slots = sum(host.slots for host in hosts)
+    if slots < size:
         listed = ",".join(f"{host.name}:{host.slots}" for host in hosts)
         raise ValueError(
-            f"-np {size} asks for {size} processes, but the hosts have {len(names)} "
-            f"slot{'s' if len(names) != 1 else ''} in all ({listed}). "
+            f"-np {size} asks for {size} processes, but the hosts have {slots} "
+            f"slot{'s' if slots != 1 else ''} in all ({listed}). "
             "Add hosts or slots, or lower -np."
         )
-    names = names[:size]
-    order = list(dict.fromkeys(names))
-    counts = {name: names.count(name) for name in order}
+    every_slot = (host.name for host in hosts for _ in range(host.slots))
+    names = list(itertools.islice(every_slot, size))
+    counts = collections.Counter(names)  # in the order of first sight
+    given: collections.Counter[str] = collections.Counter()
     places = []
     for rank, name in enumerate(names):
-        local_rank = names[:rank].count(name)
-        peers = [other for other in order if counts[other] > local_rank]
+        local_rank = given[name]
+        given[name] += 1
+        peers = [other for other, count in counts.items() if count > local_rank]
         places.append(
             Place(
                 rank=rank,

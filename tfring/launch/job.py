@@ -194,7 +194,7 @@ class Job:
                     place=place,
                     argv=options.argv,
                     env=env,
-                    cwd=os.getcwd(),
+                    cwd=_current_folder(),
                     remote=remote,
                     ranks_here=here,
                     store_hosts=store_hosts,
@@ -390,3 +390,13 @@ class Job:
         except (RuntimeError, ValueError, AttributeError) as error:
             self._console.say(f"cannot read which rank failed first: {error}")
             return None, ""
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise RuntimeError(
+            "the current folder, in which the ranks would run, no longer exists; "
+            "change to another one"
+        ) from error

@@ -80,7 +80,8 @@ class Console:
     def __init__(self, stdout: Any = None, stderr: Any = None, *, timestamps: bool = False) -> None:
         self._streams = {1: stdout or sys.stdout, 2: stderr or sys.stderr}
         self._timestamps = timestamps
-        self._closed: set[int] = set()
+        # A process started without a stream has None there; what goes to it is dropped.
+        self._closed = {fd for fd, stream in self._streams.items() if stream is None}
 
     def write_lines(self, fd: int, prefix: str, lines: list[bytes]) -> None:
         """Writes each line behind `prefix` in one piece, so that ranks do not mix."""
