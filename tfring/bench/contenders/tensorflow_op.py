@@ -23,7 +23,11 @@ class TensorFlowOp:
     def prepare(self, way: str, array: np.ndarray) -> Prepared:
         """Makes `way`, `eager` or `function`, ready."""
         tensor = tf.constant(array)
-        reduce = partial(tfring.allreduce, op=tfring.Sum, name="bench")
+
+        # One argument only: TensorFlow looks at each argument of a function in every call.
+        def reduce(tensor: tf.Tensor) -> tf.Tensor:
+            return tfring.allreduce(tensor, op=tfring.Sum, name="bench")
+
         if way == "function":
             reduce = tf.function(reduce)
         # On a CPU both return when the result is there.
