@@ -62,10 +62,17 @@ std::vector<StallReport> Hub::FinishedInquiries() {
     inquiry.open = false;
     std::set<int> absent = inquiry.missing;
     absent.insert(inquiry.silent.begin(), inquiry.silent.end());
-    // Nobody is missing: it has just gone ahead.
-    if (absent.empty()) continue;
-    reports.push_back({StrCat(inquiry.title, " waits for ", RankList(absent)),
-                       inquiry.fatal});
+    if (!absent.empty()) {
+      reports.push_back({StrCat(inquiry.title, " waits for ", RankList(absent)),
+                         inquiry.fatal});
+    } else if (inquiry.fatal) {
+      reports.push_back({StrCat(inquiry.title,
+                                " waits although every rank has submitted it; "
+                                "do ranks have more than ",
+                                Agreement::kWindow,
+                                " collectives pending, in different orders?"),
+                         true});
+    }
   }
   return reports;
 }
