@@ -25,8 +25,9 @@ class NotInitializedError(ValueError):
     Horovod raises a plain `ValueError` there, so `except ValueError` keeps working.
     """
 
-    def __init__(self, message: str = NOT_INITIALIZED) -> None:
-        super().__init__(message)
+    # TensorFlow raises an error again as its own class, when it leaves a tf.function that is
+    # being traced, only where it knows that a text is all that the class takes.
+    __init__ = Exception.__init__
 
 
 class CommunicationError(RuntimeError):

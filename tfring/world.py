@@ -286,7 +286,7 @@ def _abort(text: str) -> None:
 def _world() -> _World:
     world = _process.world
     if world is None:
-        raise NotInitializedError()
+        raise NotInitializedError(NOT_INITIALIZED)
     return world
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+import tfring as hvd
 from tfring import errors
 
 
@@ -23,9 +24,16 @@ def test_codes(code: int, kind: type[Exception]) -> None:
     assert str(error) == "why"
 
 
-def test_not_initialized_is_a_value_error() -> None:
-    assert issubclass(errors.NotInitializedError, ValueError)
-    assert "call tfring.init() first" in str(errors.NotInitializedError())
+@pytest.mark.parametrize("function", [hvd.size, lambda: hvd.allreduce(1.0)], ids=["size", "op"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_not_initialized_is_a_value_error(function, compiled: bool) -> None:
+    @tf.function
+    def in_a_graph():
+        return function()
+
+    with pytest.raises(errors.NotInitializedError, match=r"call tfring.init\(\) first") as caught:
+        (in_a_graph if compiled else function)()
+    assert isinstance(caught.value, ValueError)
 
 
 def test_lost_peer_is_a_communication_error() -> None:
