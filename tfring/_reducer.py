@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import _plan, _sparse, collectives, objects, world
-from tfring.compression import Compression, Compressor
+from tfring.compression import Compression, Compressor, checked
 from tfring.constants import NAMES, Average, Sum
 
 # A tensor, slices, or None where there is no gradient.
@@ -39,7 +39,7 @@ class Options:
 
     Raises:
         ValueError: When a value or a combination makes no sense.
-        TypeError: When `groups` is no integer and no list of lists.
+        TypeError: When `groups` is no integer and no list of lists, or `compression` no compressor.
     """
 
     op: int = Average
@@ -51,6 +51,7 @@ class Options:
     strict: bool = False
 
     def __post_init__(self) -> None:
+        checked(self.compression)
         if self.op not in (Average, Sum):
             raise ValueError(
                 "`op` must be tfring.Average or tfring.Sum for gradients. "

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfring import _calls, _checks, world
 from tfring import _gradients as _gradients
 from tfring._autograph import as_it_stands
-from tfring.compression import Compression, Compressor
+from tfring.compression import Compression, Compressor, checked
 from tfring.constants import NAMES, Average, Sum
 
 __all__ = ["allgather", "allreduce", "barrier", "broadcast", "grouped_allreduce"]
@@ -66,7 +66,7 @@ def allreduce(
 
     Raises:
         NotInitializedError: before `init`.
-        TypeError: the tensor is ragged, sparse or of another dtype.
+        TypeError: the tensor is ragged, sparse or of another dtype; `compression` is no compressor.
         ValueError: an argument breaks its rule.
         NotImplementedError: `tf.IndexedSlices` with Min, Max or Product.
         tf.errors.FailedPreconditionError: ranks disagree about shape, dtype or operation.
@@ -138,6 +138,7 @@ def grouped_allreduce(
     world.require_usable()
     if not isinstance(tensors, (list, tuple)):
         raise TypeError(f"`tensors` must be a list or tuple. Received: {type(tensors).__name__}")
+    checked(compression)
     reduce_op = _checks.reduce_op(average, op)
     scales = (
         _checks.factor(prescale_factor, "prescale_factor"),

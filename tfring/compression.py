@@ -83,3 +83,16 @@ class Compression:
     none: type[Compressor] = NoneCompressor
     fp16: type[Compressor] = FP16Compressor
     bf16: type[Compressor] = BF16Compressor
+
+
+def checked(compression: Any) -> type[Compressor]:
+    """Returns the `compression` argument of a user, or raises TypeError."""
+    methods = (getattr(compression, name, None) for name in ("compress", "decompress"))
+    if not isinstance(compression, type) or not all(map(callable, methods)):
+        instead = str(compression) if str(compression) in ("fp16", "bf16") else "none"
+        raise TypeError(
+            "`compression` must be a member of tfring.Compression (none, fp16 or bf16) or a class "
+            f"like them. Received: compression={compression!r}. Write compression="
+            f"tfring.Compression.{instead}."
+        )
+    return compression

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import keras
 import pytest
 import tensorflow as tf
 
+import tfring as hvd
 from tfring.compression import Compression
 
 CASTS = [(Compression.fp16, tf.float16), (Compression.bf16, tf.bfloat16)]
@@ -30,3 +32,26 @@ def test_others_pass(compression, dtype) -> None:
 def test_none_passes_everything() -> None:
     tensor = tf.constant(1.0)
     assert Compression.none.compress(tensor)[0] is tensor
+
+
+TAKERS = {
+    "allreduce": lambda compression: hvd.allreduce(1.0, compression=compression),
+    "grouped": lambda compression: hvd.grouped_allreduce([], compression=compression),
+    "optimizer": lambda compression: hvd.DistributedOptimizer(
+        keras.optimizers.SGD(), compression=compression
+    ),
+    "tape": lambda compression: hvd.DistributedGradientTape(
+        tf.GradientTape(), compression=compression
+    ),
+}
+
+
+@pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS.keys())
+@pytest.mark.parametrize(
+    ("wrong", "instead"),
+    [("fp16", "fp16"), ("bf16", "bf16"), (None, "none"), (Compression, "none"), ([], "none")],
+)
+def test_what_is_no_compression(take, wrong: object, instead: str, world: None) -> None:
+    with pytest.raises(TypeError, match="`compression` must be .*Received: compression=") as error:
+        take(wrong)
+    assert str(error.value).endswith(f"Write compression=tfring.Compression.{instead}.")
