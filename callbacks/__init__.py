@@ -1,5 +1,10 @@
 """Keras callbacks for training on several processes."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from tfring import _absent
 from tfring.callbacks.broadcast_global_variables import BroadcastGlobalVariablesCallback
 from tfring.callbacks.learning_rate_schedule import LearningRateScheduleCallback
 from tfring.callbacks.learning_rate_warmup import LearningRateWarmupCallback
@@ -11,3 +16,7 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise _absent.error("tfring.callbacks", name)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfring import _absent, _native
 from tfring.constants import Average, Max, Min, Product, Sum
 from tfring.errors import CommunicationError, NotInitializedError
 from tfring.version import __version__
@@ -103,12 +104,22 @@ _LAZY_MODULES = ("callbacks", "keras")
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
-        return importlib.import_module(f"tfring.{name}")
+        return _module(f"tfring.{name}")
     if name not in _LAZY:
-        raise AttributeError(f"module 'tfring' has no attribute {name!r}")
+        raise _absent.error("tfring", name)
     value = getattr(importlib.import_module(_LAZY[name]), name)
     globals()[name] = value
     return value
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "tfring.callbacks":
+            raise
+        # In the source tree, callbacks/ is not yet inside tfring/.
+        raise ImportError(_native.not_installed(error.name)) from None
 
 
 def __dir__() -> list[str]:

@@ -140,10 +140,16 @@ def library_path(name: str) -> str:
         path = os.path.join(folder, "_lib", name)
         if os.path.exists(path):
             return path
-    raise ImportError(
-        f"{name} is not in {' or '.join(os.path.join(folder, '_lib') for folder in folders)}. "
-        "Python imports tfring from a folder that was not installed (the source tree?): run "
-        "`pip install .` there and start Python from another folder."
+    raise ImportError(not_installed(name))
+
+
+def not_installed(name: str) -> str:
+    """Returns the text of an ImportError about a part that a source tree lacks."""
+    folders = " or ".join(importlib.import_module("tfring").__path__)
+    return (
+        f"{name} is not in {folders}. Python imports tfring from a folder that was not installed "
+        "(the source tree?): run `pip install .` there, and keep your script elsewhere, since "
+        "Python looks first in the script's folder (with `python -m` or `-c`, in the current one)."
     )
 
 

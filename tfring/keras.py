@@ -15,7 +15,10 @@ Example:
 
 from __future__ import annotations
 
-from tfring import callbacks
+from typing import Any
+
+import tfring
+from tfring import _absent, callbacks
 from tfring.collectives import allgather, allreduce, broadcast
 from tfring.compression import Compression
 from tfring.constants import Average, Max, Min, Product, Sum
@@ -62,3 +65,9 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in tfring.__all__:
+        raise AttributeError(f"`{name}` is in tfring, not in tfring.keras: use tfring.{name}.")
+    raise _absent.error("tfring.keras", name)

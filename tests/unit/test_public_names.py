@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import importlib
+import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
 
 import tfring as hvd
+from tfring import _absent
 
 NAMES = {
     "Average",
@@ -68,3 +72,53 @@ def test_constants_are_horovods() -> None:
 def test_import_loads_no_tensorflow(module: str) -> None:
     code = f"import sys, {module}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [
+        (hvd, "alltoall", "use allgather"),
+        (hvd, "nccl_built", "delete the call"),
+        (hvd, "rank_op", r"use rank\(\)"),
+        (hvd, "ProcessSet", "all ranks take part"),
+        (hvd.keras, "load_model", "use keras.models.load_model"),
+        (hvd.callbacks, "BestModelCheckpoint", "use keras.callbacks.ModelCheckpoint"),
+    ],
+)
+def test_absent_name_of_horovod_says_what_to_use(module, name: str, instead: str) -> None:
+    with pytest.raises(
+        AttributeError, match=f"`{name}` is not in {module.__name__} yet: .*{instead}"
+    ):
+        getattr(module, name)
+    assert not hasattr(module, name)
+
+
+def test_name_of_the_other_module_is_told() -> None:
+    with pytest.raises(AttributeError, match=r"use tfring.barrier\."):
+        hvd.keras.barrier  # noqa: B018
+
+
+@pytest.mark.parametrize("module", ["tfring", "tfring.keras"])
+def test_no_name_is_both_there_and_absent(module: str) -> None:
+    assert not set(_absent._INSTEAD) & set(dir(importlib.import_module(module)))
+
+
+@pytest.mark.parametrize("code", ["import tfring.keras", "from tfring import callbacks"])
+def test_source_tree_says_that_it_is_not_installed(code: str, tmp_path: pathlib.Path) -> None:
+    sources = pathlib.Path(__file__).parents[2] / "tfring"
+    (tmp_path / "tfring").mkdir()
+    for source in sources.glob("*.py"):
+        (tmp_path / "tfring" / source.name).symlink_to(source)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: tfring.callbacks is not in ")
+    assert "run `pip install .` there" in done.stderr
