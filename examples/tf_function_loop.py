@@ -6,8 +6,6 @@ What it shows:
   * `broadcast_variables` gives all ranks the first weights, and the optimizer's state;
   * `allreduce` of a number inside the compiled step: the loss that is printed is that of all ranks;
   * only rank 0 prints progress; every rank prints the digest of its weights, which are equal.
-
-Try: tfringrun -np 2 python tf_function_loop.py --epochs 5
 """
 
 from __future__ import annotations
@@ -22,6 +20,12 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 import tfring as hvd
+
+EXAMPLES = """examples:
+  tfringrun -np 2 python tf_function_loop.py
+  python tf_function_loop.py                              one process
+  tfringrun -np 4 python tf_function_loop.py --batch 16 --epochs 10
+"""
 
 
 def load_my_rows(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -49,10 +53,14 @@ def make_step(model: Any, optimizer: Any) -> Any:
 
 def main() -> None:
     """Trains, then says what came out."""
-    parser = argparse.ArgumentParser(description="A custom loop on one or more processes.")
-    parser.add_argument("--epochs", type=int, default=5)
+    parser = argparse.ArgumentParser(
+        description="Train on handwritten digits with a loop of one's own.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--epochs", type=int, default=5, help="passes over the data (5)")
     parser.add_argument("--batch", type=int, default=32, help="samples per rank and update (32)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="weights and order of samples (1)")
     args = parser.parse_args()
 
     hvd.init()
