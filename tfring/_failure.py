@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import byref, c_int32, c_void_p
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,9 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 class FailureHook:
     """A `sys.excepthook` that reports an uncaught exception before the former hook prints it.
+
+    A communication error is only marked as secondary: it ends this rank, but some other rank
+    is to blame.
 
     Args:
         identity: who this process is.
@@ -49,21 +53,27 @@ class FailureHook:
     ) -> None:
         """Reports, then calls the former hook."""
         try:
-            # An interrupt comes from the user, and a lost peer is blamed where it was lost.
-            primary = issubclass(kind, Exception) and not errors.is_communication_error(error)
-            if self._active and primary:
-                self.report(f"{kind.__name__}: {error}")
+            # An interrupt comes from the user: nothing failed.
+            if self._active and issubclass(kind, Exception):
+                text = f"{kind.__name__}: {error}"
+                if errors.is_communication_error(error):
+                    self._record(mark_secondary, text)
+                else:
+                    self.report(text)
         finally:
             (self._former or sys.__excepthook__)(kind, error, trace)
 
     def report(self, text: str) -> None:
         """Records the failure for the launcher, then ends the world for every rank."""
         text = _one_line(text)
+        self._record(claim, text)
+        self._abort(text)
+
+    def _record(self, write: Callable[[Identity, str], object], text: str) -> None:
         try:
-            claim(self._identity, text)
+            write(self._identity, text)
         except errors.CommunicationError as error:
             print(f"tfring: could not record the failure: {error}", file=sys.stderr)
-        self._abort(text)
 
 
 def _one_line(text: str) -> str:
@@ -87,13 +97,43 @@ def claim(identity: Identity, text: str) -> bool:
     """
     if identity.store is None:
         return True
-    record = json.dumps({"rank": identity.rank, "text": text, "secondary": False}).encode()
-    client, was_set = c_void_p(), c_int32()
-    store, secret = _native.encode(identity.store), _native.encode(identity.secret)
+    key, record = f"failure/{identity.job}".encode(), _record_of(identity, text, False)
+    was_set = c_int32()
+    with _connected(identity) as client:
+        _native.call("tfr_store_set_once", client, key, record, len(record), byref(was_set))
+    return bool(was_set.value)
+
+
+def mark_secondary(identity: Identity, text: str) -> None:
+    """Records that this rank ends only because a peer was lost; claims nothing.
+
+    Args:
+        identity: who this process is.
+        text: the communication error; the launcher finds the lost ranks in it.
+
+    Raises:
+        CommunicationError: the store cannot be reached.
+    """
+    if identity.store is None:
+        return
+    line = " ".join(text.split())
+    # The engine's reason stands behind TensorFlow's traceback of the graph.
+    record = _record_of(identity, line[-_TEXT_LIMIT:], True)
+    key = f"secondary/{identity.job}/{identity.rank}".encode()
+    with _connected(identity) as client:
+        _native.call("tfr_store_set", client, key, record, len(record))
+
+
+def _record_of(identity: Identity, text: str, secondary: bool) -> bytes:
+    return json.dumps({"rank": identity.rank, "text": text, "secondary": secondary}).encode()
+
+
+@contextmanager
+def _connected(identity: Identity) -> Iterator[c_void_p]:
+    client = c_void_p()
+    store, secret = _native.encode(identity.store or ""), _native.encode(identity.secret)
     _native.call("tfr_store_connect", store, secret, _CONNECT_SECONDS, byref(client))
     try:
-        key = f"failure/{identity.job}".encode()
-        _native.call("tfr_store_set_once", client, key, record, len(record), byref(was_set))
+        yield client
     finally:
         _native.engine().tfr_store_client_close(client)
-    return bool(was_set.value)

@@ -104,6 +104,47 @@ def test_what_is_nobodys_fault_is_not_recorded(
     assert quiet == [error]
 
 
+def test_lost_peer_is_marked_as_secondary(store: str, quiet: list) -> None:
+    abort = Recorder()
+    hook = _failure.FailureHook(identity(store, 0), abort)
+    hook.install()
+    error = errors.CommunicationError("rank 1 has\nshut down")
+    raise_through(hook, error)
+    hook.remove()
+    record = json.loads(read(store, "secondary/j1/0") or b"null")
+    text = "CommunicationError: rank 1 has shut down"
+    assert record == {"rank": 0, "text": text, "secondary": True}
+    assert read(store, "failure/j1") is None
+    assert abort.texts == []
+    assert quiet == [error]
+
+
+def test_mark_keeps_the_end_of_a_long_text(store: str) -> None:
+    _failure.mark_secondary(identity(store, 0), "x" * 5000 + " rank 1 has shut down")
+    text = json.loads(read(store, "secondary/j1/0") or b"null")["text"]
+    assert text.endswith("x rank 1 has shut down")
+    assert len(text) == 400
+
+
+@pytest.mark.parametrize("error", [ValueError("boom7"), KeyboardInterrupt(), SystemExit(3)])
+def test_nothing_else_is_marked_as_secondary(store: str, quiet: list, error: BaseException) -> None:
+    hook = _failure.FailureHook(identity(store, 0), Recorder())
+    hook.install()
+    raise_through(hook, error)
+    hook.remove()
+    assert read(store, "secondary/j1/0") is None
+
+
+def test_mark_that_cannot_be_written_is_told(quiet: list, capsys: pytest.CaptureFixture) -> None:
+    hook = _failure.FailureHook(identity("127.0.0.1:1", 0), Recorder())
+    hook.install()
+    error = errors.CommunicationError("rank 1 left")
+    raise_through(hook, error)
+    hook.remove()
+    assert "could not record the failure" in capsys.readouterr().err
+    assert quiet == [error]
+
+
 def test_lost_store_still_ends_the_world(quiet: list, capsys: pytest.CaptureFixture) -> None:
     abort = Recorder()
     hook = _failure.FailureHook(identity("127.0.0.1:1", 0), abort)

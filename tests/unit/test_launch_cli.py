@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from tfring.launch import cli, flags, ssh
+import tfring.launch
+from tfring.launch import __main__, cli, flags, ssh
 
 
 def parse(*argv):
@@ -156,3 +159,27 @@ def test_an_unknown_interface_is_named():
     with pytest.raises(ValueError, match="Received: 'nosuch0'"):
         ssh.interface_address("nosuch0")
     assert ssh.interface_address("nosuch0,lo") == "127.0.0.1"
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("main", [cli.main, __main__.main], ids=["cli", "__main__"])
+def test_sigint_outside_a_job_is_one_line(monkeypatch, capsys, main):
+    monkeypatch.setattr(cli, "run_job", interrupted)
+    monkeypatch.setattr(sys, "argv", ["tfringrun", "-np", "1", "true"])
+    assert main() == 130
+    assert capsys.readouterr().err == "tfringrun: SIGINT: ended\n"
+
+
+class InterruptedImport:
+    find_spec = staticmethod(interrupted)
+
+
+def test_sigint_while_modules_load_is_one_line(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "tfring.launch.cli")
+    monkeypatch.delattr(tfring.launch, "cli")
+    monkeypatch.setattr(sys, "meta_path", [InterruptedImport, *sys.meta_path])
+    assert __main__.main() == 130
+    assert capsys.readouterr().err == "tfringrun: SIGINT: ended\n"

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tfring.launch.failure import Exit, describe, error_lines, first_failure, signal_name
+from tfring.launch.failure import (
+    Exit,
+    describe,
+    describe_leaver,
+    early_leaver,
+    error_lines,
+    first_failure,
+    signal_name,
+)
 
 
 def exits(*codes_and_times):
@@ -26,6 +34,59 @@ def exits(*codes_and_times):
 )
 def test_first_failure(failed, claimed, blamed):
     assert first_failure(failed, claimed).rank == blamed
+
+
+@pytest.mark.parametrize(
+    ("failed", "claimed", "secondary", "blamed"),
+    [
+        (exits((0, 1, 0.0), (1, 5, 0.1)), None, {0}, 1),
+        (exits((0, 1, 0.0), (1, 1, 0.1)), None, {0}, 1),
+        (exits((0, 1, 0.0), (1, 137, 1.8)), None, {0}, 1),
+        (exits((0, 1, 0.0), (2, 1, 0.1), (1, 5, 0.2)), None, {0, 2}, 1),
+        (exits((0, 1, 0.0), (1, 1, 0.1), (2, 137, 0.2)), None, {0}, 2),
+        (exits((1, 5, 0.0), (0, 1, 0.1)), None, {0}, 1),
+        (exits((0, 1, 0.0), (2, 1, 0.1)), None, {0, 2}, 0),
+        (exits((0, 1, 0.0), (1, 5, 0.1)), 0, {0}, 0),
+    ],
+    ids=[
+        "own code",
+        "python error",
+        "killed late",
+        "two secondary",
+        "killed wins",
+        "first anyway",
+        "nothing else",
+        "claimed wins",
+    ],
+)
+def test_ranks_that_only_lost_a_peer_are_blamed_last(failed, claimed, secondary, blamed):
+    assert first_failure(failed, claimed, secondary).rank == blamed
+
+
+@pytest.mark.parametrize(
+    ("left", "reason", "named"),
+    [
+        ([1], "allreduce 'g' failed: rank 1 (host h) has shut down", 1),
+        ([2, 1], "rank 1 (host h) has shut down", 1),
+        ([2, 1], "ranks 0, 1 and 2 have not come", 2),
+        ([2, 1], "ranks 1 and 3 have not come", 1),
+        ([2], "rank 1 (host h) has not come within 300 s", None),
+        ([11], "rank 1 (host h) has shut down", None),
+        ([2, 1], "the connection was closed", 2),
+        ([], "rank 1 (host h) has shut down", None),
+    ],
+)
+def test_early_leaver(left, reason, named):
+    found = early_leaver(exits(*((rank, 0, 0.0) for rank in left)), reason)
+    assert (found and found.rank) == named
+
+
+def test_words_name_who_left_and_who_needed_it():
+    failure = describe_leaver(Exit(1, "a", 0, 0.0), Exit(0, "b", 1, 0.1, ["lost rank 1"]))
+    assert failure.text == (
+        "rank 1 on host a left early with exit code 0 while rank 0 still needed it"
+    )
+    assert (failure.code, failure.details) == (1, ["lost rank 1"])
 
 
 @pytest.mark.parametrize(

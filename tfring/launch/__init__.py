@@ -8,4 +8,5 @@ Nothing in this package imports TensorFlow.
     process.py     one worker seen from here  agent.py    ... and from its own host
     output.py      prefixes, files, tails     ssh.py      the way to another host
     rendezvous.py  the store where ranks meet
+    records.py     what failing ranks wrote into it
 """

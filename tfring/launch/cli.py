@@ -236,6 +236,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 if every rank ended well, the first failure's (128 + n for signal
         n), 127 if the command is not found, 2 for wrong arguments, 130 after Ctrl-C.
     """
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:  # before the job hands signals on, or after it
+        print("tfringrun: SIGINT: ended", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     if args.check_build:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 # Without an entry in the store, a rank that a signal killed this soon after the first
 # failure is taken for its cause: its peers often notice before the launcher does.
@@ -12,6 +13,7 @@ SIGNAL_WINDOW_S = 1.0
 _PYTHON_ERROR = 1
 _SSH_ERROR = 255
 _MAX_LINES = 80
+_RANKS = re.compile(r"\branks? (\d+(?:(?:, | and )\d+)*)")
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -20,7 +22,7 @@ _CHAINED = (
 
 @dataclass(frozen=True)
 class Exit:
-    """A rank that ended with an error, before the launcher asked any rank to end."""
+    """A rank that ended by itself, before the launcher asked any rank to end."""
 
     rank: int
     host: str
@@ -41,27 +43,58 @@ class Failure:
     details: Sequence[str] = ()
 
 
-def first_failure(exits: Sequence[Exit], claimed: int | None) -> Exit:
+def first_failure(
+    exits: Sequence[Exit], claimed: int | None, secondary: Container[int] = ()
+) -> Exit:
     """Picks the failure to blame.
 
     Args:
         exits: The ranks that failed, in the order in which the launcher saw it; not empty.
         claimed: The rank that wrote itself into the store as the first to fail.
+        secondary: The ranks that ended only because a peer was lost.
 
     Returns:
-        The claimed rank's exit if it is there; else a death by signal that came within a
-        second of plain Python errors, which it may well have caused; else the first.
+        The claimed rank's exit if it is there; else, of the ranks that are not secondary if
+        there are any, a death by signal that came within a second of plain Python errors,
+        which it may well have caused; else the first.
     """
     for candidate in exits:
         if candidate.rank == claimed:
             return candidate
-    first = exits[0]
+    candidates = [exit_ for exit_ in exits if exit_.rank not in secondary] or exits
+    first = candidates[0]
     if first.code == _PYTHON_ERROR:
-        for candidate in exits:
+        for candidate in candidates:
             in_time = candidate.time - first.time <= SIGNAL_WINDOW_S
             if in_time and signal_name(candidate.code) is not None:
                 return candidate
     return first
+
+
+def early_leaver(left: Sequence[Exit], reason: str) -> Exit | None:
+    """Picks the rank that ended well although another one still needed it.
+
+    Args:
+        left: The ranks that ended with exit code 0, in the order in which they ended.
+        reason: The communication error of the rank that needed it.
+
+    Returns:
+        The first of those that `reason` names; where it names no rank, the first of all.
+    """
+    named = {int(rank) for found in _RANKS.findall(reason) for rank in re.findall(r"\d+", found)}
+    for candidate in left:
+        if not named or candidate.rank in named:
+            return candidate
+    return None
+
+
+def describe_leaver(leaver: Exit, needed_by: Exit) -> Failure:
+    """Puts an early end with exit code 0 into words; the code is that of who needed it."""
+    text = (
+        f"rank {leaver.rank} on host {leaver.host} left early with exit code {leaver.code} "
+        f"while rank {needed_by.rank} still needed it"
+    )
+    return replace(describe(needed_by), text=text)
 
 
 def describe(exit_: Exit) -> Failure:

@@ -3,12 +3,12 @@
 The first rank that fails ends the job. The others get a second to fail by themselves, so
 that their own errors can be read; then SIGTERM, three seconds later SIGKILL, each to the
 worker and to every process below it. Ctrl-C, SIGTERM and SIGHUP are handed on at once.
+A rank that only lost a peer says so in the store; then the peer gets a second more to end.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import selectors
@@ -21,14 +21,22 @@ from functools import partial
 from pathlib import Path
 
 from tfring.launch import hosts as hosts_module
-from tfring.launch import ssh
-from tfring.launch.failure import Exit, Failure, describe, first_failure
+from tfring.launch import records, ssh
+from tfring.launch.failure import (
+    Exit,
+    Failure,
+    describe,
+    describe_leaver,
+    early_leaver,
+    first_failure,
+)
 from tfring.launch.hosts import Place
 from tfring.launch.output import ClosedOutputError, Console
 from tfring.launch.process import Worker, WorkerSpec
-from tfring.launch.rendezvous import StoreClient, StoreServer
+from tfring.launch.rendezvous import StoreServer
 
 FAILURE_GRACE_S = 1.0
+SECONDARY_GRACE_S = 1.0  # on top, while the rank to blame has not ended
 TERM_GRACE_S = 3.0
 KILL_GRACE_S = 1.0
 DRAIN_S = 1.0  # for output that is still on its way when a worker has ended
@@ -110,6 +118,7 @@ class Job:
         self._streams: dict[int, set[int]] = {}  # rank: descriptors still open
         self._drain_until: dict[int, float] = {}  # rank that ended: when to stop reading
         self._failed: list[tuple[int, int, float]] = []  # rank, code, time: before any signal
+        self._left: list[tuple[int, int, float]] = []  # the same of those that ended well
         self._signalled = False
         self._stages: list[tuple[float, Callable[[], None]]] = []  # (when, what), in order
         self._interrupt_code: int | None = None
@@ -289,10 +298,11 @@ class Job:
             self._console.say(f"rank {rank} ended with exit code {code}")
         if code != 0:
             worker.kill()  # finds what is left if the agent itself was killed
-            if not self._signalled:
-                self._failed.append((rank, code, time.monotonic()))
-                if len(self._failed) == 1:
-                    self._end(signal.SIGTERM, delay=FAILURE_GRACE_S)
+        if not self._signalled:
+            ended = self._failed if code != 0 else self._left
+            ended.append((rank, code, time.monotonic()))
+            if code != 0 and not self._stages:
+                self._stages = [(time.monotonic() + FAILURE_GRACE_S, self._grace_over)]
 
     # --- talking to the workers
 
@@ -315,6 +325,12 @@ class Job:
                 self._selector.unregister(fd)
 
     # --- the end
+
+    def _grace_over(self) -> None:
+        found = self._records()
+        secondary = all(rank in found.secondary for rank, _, _ in self._failed)
+        wait = found.claimed is None and secondary
+        self._end(signal.SIGTERM, delay=SECONDARY_GRACE_S if wait else 0.0)
 
     def _end(self, signum: int, delay: float) -> None:
         start = time.monotonic() + delay
@@ -365,14 +381,21 @@ class Job:
         if not self._failed:
             return Outcome(0)
         exits = [self._exit(*failed) for failed in self._failed]
-        rank, text = self._claim()
+        found = self._records()
+        rank = found.claimed
         if rank is not None and rank not in [e.rank for e in exits] and rank < len(self._workers):
             # It failed first, but was still on its way out when the launcher ended it.
             host = self._workers[rank].place.host
-            text = f"rank {rank} on host {host} failed: {text}"
+            text = f"rank {rank} on host {host} failed: {found.text}"
             details = describe(self._exit(rank, exits[0].code, exits[0].time)).details
             return Outcome(exits[0].code, Failure(rank, host, exits[0].code, text, details))
-        failure = describe(first_failure(exits, rank))
+        first = first_failure(exits, rank, found.secondary)
+        failure = describe(first)
+        if first.rank != rank and first.rank in found.secondary:
+            left = [self._exit(*ended) for ended in self._left]
+            leaver = early_leaver(left, found.secondary[first.rank])
+            if leaver is not None:
+                failure = describe_leaver(leaver, first)
         return Outcome(failure.code, failure)
 
     def _exit(self, rank: int, code: int, when: float) -> Exit:
@@ -380,16 +403,14 @@ class Job:
         tail = worker.outputs[2].tail()
         return Exit(rank, worker.place.host, code, when, tail, worker.spec.remote)
 
-    def _claim(self) -> tuple[int | None, str]:
-        """The rank that wrote itself into the store as the first to fail, and its words."""
+    def _records(self) -> records.Records:
+        """What the ranks that failed wrote into the store; nothing where it cannot be read."""
+        ranks = [rank for rank, _, _ in self._failed]
         try:
-            with StoreClient(self._store.address, self._store.secret, timeout=1.0) as client:
-                value = client.get(f"failure/{self._id}")
-            claim = json.loads(value) if value else {}
-            return claim.get("rank"), str(claim.get("text", ""))
-        except (RuntimeError, ValueError, AttributeError) as error:
+            return records.read(self._store.address, self._store.secret, self._id, ranks)
+        except (RuntimeError, ValueError) as error:
             self._console.say(f"cannot read which rank failed first: {error}")
-            return None, ""
+            return records.Records()
 
 
 def _current_folder() -> str:
