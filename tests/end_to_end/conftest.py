@@ -104,6 +104,17 @@ class Launcher:
             process.communicate()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def default_signals() -> Iterator[None]:
+    """Jobs react to signals also where the tests run under `nohup` or behind a shell's `&`."""
+    ignored = [s for s in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_IGN]
+    for signum in ignored:
+        signal.signal(signum, signal.SIG_DFL)
+    yield
+    for signum in ignored:
+        signal.signal(signum, signal.SIG_IGN)
+
+
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
     """A `Launcher` in a folder of its own; at the end nothing of it is left."""
