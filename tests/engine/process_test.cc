@@ -41,21 +41,17 @@ std::vector<int> RunProcesses(
   return statuses;
 }
 
-int OpenDescriptors() {
+int CountEntries(const char* path) {
   int count = 0;
-  DIR* folder = opendir("/proc/self/fd");
+  DIR* folder = opendir(path);
   while (readdir(folder) != nullptr) ++count;
   closedir(folder);
   return count;
 }
 
-int Threads() {
-  int count = 0;
-  DIR* folder = opendir("/proc/self/task");
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
-}
+int OpenDescriptors() { return CountEntries("/proc/self/fd"); }
+
+int Threads() { return CountEntries("/proc/self/task"); }
 
 // Exit code 0 only if the survivor hears of rank 1's death in time.
 int SurviveRank1(int rank, const JobOptions& options,

@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
-#include <string>
 #include <vector>
 
+#include "custom_ops/core/common/members.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/schedule/failure.h"
 #include "custom_ops/core/schedule/faults.h"
@@ -21,24 +21,6 @@
 #include "custom_ops/core/transport/mesh.h"
 
 namespace tfring {
-
-// Who sits where. Ranks of one host are ordered; the first one leads.
-struct GroupMembers {
-  int rank = 0;                           // this rank
-  int size = 1;                           // of the group
-  int host = 0;                           // index of this rank's host
-  std::vector<std::vector<int>> on_host;  // ranks of each host, ascending
-  std::vector<int> host_of;               // host of each rank
-  std::vector<int> local_of;              // place of each rank in its host
-  std::vector<std::string> host_names;
-
-  int host_count() const { return static_cast<int>(on_host.size()); }
-  const std::vector<int>& here() const {
-    return on_host[static_cast<size_t>(host)];
-  }
-  int local_rank() const { return local_of[static_cast<size_t>(rank)]; }
-  bool leads() const { return local_rank() == 0; }
-};
 
 class DataPlane {
  public:

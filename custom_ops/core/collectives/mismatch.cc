@@ -6,7 +6,6 @@
 #include <string>
 
 #include "custom_ops/core/collectives/gather.h"
-#include "custom_ops/core/schedule/hub.h"
 
 namespace tfring {
 namespace {

@@ -14,7 +14,6 @@
 #include "custom_ops/core/rendezvous/identity.h"
 #include "custom_ops/core/rendezvous/store_client.h"
 #include "custom_ops/core/schedule/agreement.h"
-#include "custom_ops/core/schedule/hub.h"
 
 namespace tfring {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/common/members.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/transport/local_group.h"
 #include "custom_ops/core/transport/socket.h"

@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "custom_ops/core/schedule/hub.h"
+#include "custom_ops/core/common/members.h"
 
 namespace tfring {
 namespace {

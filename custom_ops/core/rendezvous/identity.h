@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/common/members.h"
 
 namespace tfring {
 

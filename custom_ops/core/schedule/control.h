@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/common/members.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/schedule/agreement.h"
 #include "custom_ops/core/schedule/failure.h"

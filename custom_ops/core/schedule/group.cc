@@ -66,12 +66,12 @@ Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread) {
     }
     ++announced_;
   }
-  const Status announced = Announce(announcement);
+  Announce(announcement);
   if (wake_thread) wake_.notify_one();
-  return announced;
+  return Status::Ok();
 }
 
-Status Group::Announce(const Announcement& announcement) {
+void Group::Announce(const Announcement& announcement) {
   Arrival arrival;
   const bool one_host = members_->host_count() == 1;
   const Status status = agreement_.Arrive(announcement.uid, announcement.digest,
@@ -84,15 +84,14 @@ Status Group::Announce(const Announcement& announcement) {
     } else {
       failure_->Abort(status);
     }
-    return Status::Ok();
+    return;
   }
-  if (!arrival.host_complete) return Status::Ok();
+  if (!arrival.host_complete) return;
   if (one_host) {
     local_->RingAll();
   } else {
     control_->HostReady(announcement.uid, announcement.digest, arrival.alike);
   }
-  return Status::Ok();
 }
 
 void Group::OnGo(const LogEntry& entry) {
@@ -212,14 +211,13 @@ void Group::Drive(const std::atomic<bool>* until) {
   }
 }
 
-bool Group::WaitForLog() {
+void Group::WaitForLog() {
   const uint64_t next = executed_.load(std::memory_order_relaxed);
   const auto ready = [&] { return agreement_.head() > next; };
   const auto interrupted = [&] { return failure_->Stops(next); };
   const WaitOutcome outcome =
       local_->Wait(ready, interrupted, NextStallCheck());
   if (outcome == WaitOutcome::kTimeout) CheckStalls();
-  return outcome == WaitOutcome::kReady;
 }
 
 void Group::Execute(uint64_t index) {
@@ -286,7 +284,7 @@ void Group::AnnounceBacklog() {
     backlog_.pop_front();
     ++announced_;
   }
-  static_cast<void>(Announce(next));  // reports its own failure
+  Announce(next);
 }
 
 void Group::FailPending() {

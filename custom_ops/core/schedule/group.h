@@ -77,7 +77,7 @@ class Group {
   };
 
   Status Accept(std::unique_ptr<Operation> operation, bool wake_thread);
-  Status Announce(const Announcement& announcement);
+  void Announce(const Announcement& announcement);
   bool TryBecomeExecutor();
   void ReleaseExecutor();
   void ThreadMain();
@@ -85,7 +85,7 @@ class Group {
   // Runs the log until `*until` is true, or, with null, nothing is pending.
   // The caller is the executor.
   void Drive(const std::atomic<bool>* until);
-  bool WaitForLog();
+  void WaitForLog();
   void Execute(uint64_t index);
   Status RunCollective(Verdict verdict, Operation* operation);
   std::unique_ptr<Operation> TakePending(uint64_t uid);

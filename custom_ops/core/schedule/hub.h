@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "custom_ops/core/collectives/data_plane.h"
 #include "custom_ops/core/common/clock.h"
+#include "custom_ops/core/common/members.h"
 #include "custom_ops/core/schedule/agreement.h"
 
 namespace tfring {
@@ -64,9 +64,6 @@ class Hub {
   std::unordered_map<uint64_t, Ready> ready_;  // guarded by mutex_
   std::map<uint64_t, Inquiry> inquiries_;      // guarded by mutex_
 };
-
-// "rank 3", "ranks 1, 4 and 5".
-std::string RankList(const std::set<int>& ranks);
 
 }  // namespace tfring
 
