@@ -62,6 +62,7 @@ typedef enum tfr_dtype {
 typedef enum tfr_reduce_op {
   TFR_AVERAGE = 0,
   TFR_SUM = 1,
+  TFR_ADASUM = 2,  // allreduce of floats on 2^k ranks; see collectives/adasum.h
   TFR_MIN = 3,
   TFR_MAX = 4,
   TFR_PRODUCT = 5,
@@ -72,6 +73,9 @@ typedef enum tfr_kind {
   TFR_ALLGATHER = 2,
   TFR_BROADCAST = 3,
   TFR_BARRIER = 4,
+  TFR_REDUCESCATTER = 5,  // op Sum or Average
+  TFR_ALLTOALL = 6,
+  TFR_JOIN = 7,  // no more contributions until all ranks have joined
 } tfr_kind;
 
 TFR_API const char* tfr_version(void);
@@ -173,18 +177,44 @@ TFR_API void tfr_world_shutdown(tfr_world* world);
 // The handle is leaked in the child and must not be used there again.
 TFR_API void tfr_world_after_fork(tfr_world* world);
 
+// --- process sets ----------------------------------------------------------
+
+// A process set is a group of ranks with collectives of its own, which run at
+// the same time as those of other sets. Set 0 is the whole world. Ids of
+// removed sets are used again, the one removed first first.
+
+// Makes a set; a collective of the whole world: every rank must call it with
+// the same ranks, in the same order among its calls of add and remove. `ranks`
+// are ascending and without repetition, else INVALID_ARGUMENT, as for a rank
+// that the world does not have and for a set that exists already. Ranks that
+// call it with different lists get FAILED_PRECONDITION.
+TFR_API int tfr_process_set_add(tfr_world* world, const int32_t* ranks,
+                                int32_t count, int32_t* id, tfr_error* error);
+// Removes a set; a collective of the whole world. INVALID_ARGUMENT for set 0
+// and unknown ids; FAILED_PRECONDITION, on every rank, when ranks name
+// different sets or a member has collectives of the set pending.
+TFR_API int tfr_process_set_remove(tfr_world* world, int32_t id,
+                                   tfr_error* error);
+// `*size` = number of ranks of the set, `*rank` = this rank's place among them
+// or -1. INVALID_ARGUMENT: no such set.
+TFR_API int tfr_process_set_info(const tfr_world* world, int32_t id,
+                                 int32_t* size, int32_t* rank,
+                                 tfr_error* error);
+
 // --- collectives -----------------------------------------------------------
 
 typedef struct tfr_tensor {
   const void* input;    // read until done; may be NULL for a non-root broadcast
-  void* output;         // may equal input; allgather: NULL asks allocate()
+  void* output;         // may equal input where shapes are equal; NULL asks
+                        // allocate() (allgather, reducescatter, alltoall)
   const int64_t* dims;  // of the input; copied
   int32_t ndims;        // 0 = scalar
   int32_t dtype;        // tfr_dtype
 } tfr_tensor;
 
 // Asked once per tensor whose output is NULL, from the engine's thread, when
-// the size is known: `rows` is the output's first dimension (allgather).
+// the size is known: `rows` is the output's first dimension (allgather,
+// reducescatter, alltoall).
 // Returns the buffer; NULL fails the collective with RESOURCE_EXHAUSTED.
 // A buffer of zero bytes is never written; any non-NULL pointer will do.
 typedef void* (*tfr_allocate)(void* user, int32_t tensor, int64_t rows);
@@ -195,19 +225,33 @@ typedef void (*tfr_done)(void* user, const tfr_error* error);
 typedef struct tfr_request {
   const char* name;           // same on all ranks; n-th use pairs with n-th use
   int32_t kind;               // tfr_kind
-  int32_t reduce_op;          // tfr_reduce_op (allreduce)
+  int32_t process_set;        // id of the ranks that take part; 0 = all
+  int32_t reduce_op;          // tfr_reduce_op (allreduce, reducescatter)
   int32_t root;               // global rank (broadcast)
   int32_t tensor_count;       // dtypes may differ inside one request
   const tfr_tensor* tensors;  // copied
   double prescale;            // each input times this before the reduction
   double postscale;           // the result times this; both in at least float32
+  // alltoall: rows of each tensor for each rank of the set, [tensor][rank];
+  // copied. NULL: equal parts.
+  const int64_t* splits;
+  // Written before `done`; NULL if not wanted. alltoall: rows that came from
+  // each rank, [tensor][rank]. join: [0] = the rank that joined last.
+  int64_t* counts;
+  // Not NULL: this rank's arguments are wrong, and this says how. The request
+  // is announced in the place of the right one, so that every rank's call fails
+  // with INVALID_ARGUMENT instead of waiting; tensors are ignored.
+  const char* fault;
   tfr_allocate allocate;
   tfr_done done;  // ignored by tfr_run
   void* user;
 } tfr_request;
 
 // Hands the request to the engine and returns at once. On TFR_OK `done` will
-// be called, perhaps before this returns. On error it is not.
+// be called, perhaps before this returns. On error it is not. Arguments that
+// are wrong by themselves (splits, root, a scalar to gather) are announced as a
+// `fault`, so `done` brings the error, here and on the peers. INVALID_ARGUMENT
+// at once: no such process set, or this rank is not a member.
 TFR_API int tfr_submit(tfr_world* world, const tfr_request* request,
                        tfr_error* error);
 // Runs the request on the calling thread and returns when it is done here.
