@@ -14,6 +14,7 @@ from ctypes import (
     c_double,
     c_int,
     c_int32,
+    c_int64,
     c_uint64,
     c_void_p,
 )
@@ -95,6 +96,40 @@ class Stats(Structure):
     ]
 
 
+class Tensor(Structure):
+    """`tfr_tensor`."""
+
+    _fields_ = [
+        ("input", c_void_p),
+        ("output", c_void_p),
+        ("dims", POINTER(c_int64)),
+        ("ndims", c_int32),
+        ("dtype", c_int32),
+    ]
+
+
+class Request(Structure):
+    """`tfr_request`."""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("kind", c_int32),
+        ("process_set", c_int32),
+        ("reduce_op", c_int32),
+        ("root", c_int32),
+        ("tensor_count", c_int32),
+        ("tensors", POINTER(Tensor)),
+        ("prescale", c_double),
+        ("postscale", c_double),
+        ("splits", POINTER(c_int64)),
+        ("counts", POINTER(c_int64)),
+        ("fault", c_char_p),
+        ("allocate", c_void_p),
+        ("done", c_void_p),
+        ("user", c_void_p),
+    ]
+
+
 _ERROR = POINTER(Error)
 # name: (result, arguments). Handles are void pointers.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
@@ -121,6 +156,17 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tfr_world_abort": (None, [c_void_p, c_char_p]),
     "tfr_world_shutdown": (None, [c_void_p]),
     "tfr_world_after_fork": (None, [c_void_p]),
+    "tfr_process_set_add": (
+        c_int,
+        [c_void_p, POINTER(c_int32), c_int32, POINTER(c_int32), _ERROR],
+    ),
+    "tfr_process_set_remove": (c_int, [c_void_p, c_int32, _ERROR]),
+    "tfr_process_set_info": (
+        c_int,
+        [c_void_p, c_int32, POINTER(c_int32), POINTER(c_int32), _ERROR],
+    ),
+    "tfr_submit": (c_int, [c_void_p, POINTER(Request), _ERROR]),
+    "tfr_run": (c_int, [c_void_p, POINTER(Request), _ERROR]),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_void_p
+from ctypes import byref, c_int64, c_void_p
 
 import numpy as np
 
@@ -22,36 +22,6 @@ _DTYPES = {
     "int64": 9,
     "float16": 19,
 }
-
-
-class _Tensor(ctypes.Structure):
-    """`tfr_tensor`."""
-
-    _fields_ = [
-        ("input", c_void_p),
-        ("output", c_void_p),
-        ("dims", ctypes.POINTER(c_int64)),
-        ("ndims", c_int32),
-        ("dtype", c_int32),
-    ]
-
-
-class _Request(ctypes.Structure):
-    """`tfr_request`."""
-
-    _fields_ = [
-        ("name", c_char_p),
-        ("kind", c_int32),
-        ("reduce_op", c_int32),
-        ("root", c_int32),
-        ("tensor_count", c_int32),
-        ("tensors", ctypes.POINTER(_Tensor)),
-        ("prescale", c_double),
-        ("postscale", c_double),
-        ("allocate", c_void_p),
-        ("done", c_void_p),
-        ("user", c_void_p),
-    ]
 
 
 class Engine:
@@ -74,8 +44,8 @@ class Engine:
             raise UnsupportedError(f"no {array.dtype.name}")
         address = array.ctypes.data
         dims = (c_int64 * 1)(array.size)
-        tensor = _Tensor(address, address, dims, 1, _DTYPES[array.dtype.name])
-        request = _Request(
+        tensor = _native.Tensor(address, address, dims, 1, _DTYPES[array.dtype.name])
+        request = _native.Request(
             name=b"bench",
             kind=_ALLREDUCE,
             reduce_op=_SUM,
