@@ -47,8 +47,8 @@ BootstrapOptions BootstrapOptionsOf(const tfr_config& config) {
 std::vector<std::string> HostLabels(const GroupMembers& members) {
   std::vector<std::string> labels;
   for (size_t h = 0; h < members.on_host.size(); ++h) {
-    labels.push_back(StrCat("rank ", members.on_host[h].front(), " (host ",
-                            members.host_names[h], ")"));
+    labels.push_back(StrCat("rank ", members.RankAt(members.on_host[h].front()),
+                            " (host ", members.host_names[h], ")"));
   }
   return labels;
 }
@@ -103,8 +103,7 @@ World::~World() {
 
 Status World::Submit(const tfr_request& request) {
   std::unique_ptr<Operation> operation;
-  TFR_RETURN_IF_ERROR(
-      Operation::Create(request, members_.rank, members_.size, &operation));
+  TFR_RETURN_IF_ERROR(Operation::Create(request, members_, &operation));
   if (operation->done == nullptr) {
     return InvalidArgument("`done` of a request must not be null");
   }
@@ -113,8 +112,7 @@ Status World::Submit(const tfr_request& request) {
 
 Status World::Run(const tfr_request& request) {
   std::unique_ptr<Operation> operation;
-  TFR_RETURN_IF_ERROR(
-      Operation::Create(request, members_.rank, members_.size, &operation));
+  TFR_RETURN_IF_ERROR(Operation::Create(request, members_, &operation));
   return group_->Run(std::move(operation));
 }
 

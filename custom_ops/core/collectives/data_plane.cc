@@ -57,7 +57,8 @@ Status DataPlane::Await(int local, Counter RankState::* counter,
       return failure_->status();
     default:
       return DeadlineExceeded(
-          StrCat("rank ", members_->here()[static_cast<size_t>(local)],
+          StrCat("rank ",
+                 members_->RankAt(members_->here()[static_cast<size_t>(local)]),
                  " stopped in the middle of it for ", fail_after_s_, " s"));
   }
 }

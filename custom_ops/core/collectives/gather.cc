@@ -309,7 +309,7 @@ Status Broadcast(DataPlane* plane, const Operation& operation) {
   const int me = plane->members().rank;
   GatherJob job;
   job.bytes.assign(static_cast<size_t>(plane->members().size), 0);
-  job.bytes[static_cast<size_t>(operation.root)] = stream.size();
+  job.bytes[static_cast<size_t>(operation.root_place)] = stream.size();
   job.read = InputReader(operation, stream);
   job.write = [&](int, uint64_t begin, uint64_t end, const char* from) {
     stream.ForRange(
@@ -320,7 +320,7 @@ Status Broadcast(DataPlane* plane, const Operation& operation) {
         });
   };
   TFR_RETURN_IF_ERROR(Gather(plane, job));
-  if (me != operation.root) return Status::Ok();
+  if (me != operation.root_place) return Status::Ok();
   for (const OperationTensor& tensor : operation.tensors) {
     if (tensor.output != tensor.input && tensor.bytes > 0) {
       std::memcpy(tensor.output, tensor.input, tensor.bytes);

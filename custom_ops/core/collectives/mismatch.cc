@@ -20,10 +20,11 @@ Status Mismatch(DataPlane* plane, const Operation& operation) {
   std::string all;
   TFR_RETURN_IF_ERROR(GatherSmall(plane, mine, &all));
   std::map<std::string, std::set<int>> senders;
-  for (int rank = 0; rank < plane->members().size; ++rank) {
+  for (int place = 0; place < plane->members().size; ++place) {
     const char* text =
-        all.data() + static_cast<size_t>(rank) * kDescriptionBytes;
-    senders[std::string(text, strnlen(text, kDescriptionBytes))].insert(rank);
+        all.data() + static_cast<size_t>(place) * kDescriptionBytes;
+    senders[std::string(text, strnlen(text, kDescriptionBytes))].insert(
+        plane->members().RankAt(place));
   }
   std::string list;
   for (const auto& [description, ranks] : senders) {

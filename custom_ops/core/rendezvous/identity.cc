@@ -45,6 +45,7 @@ GroupMembers MembersOf(int rank, const std::vector<std::string>& keys,
     members.host_of.push_back(it->second);
     members.local_of.push_back(static_cast<int>(there.size()));
     there.push_back(r);
+    members.ranks.push_back(r);
   }
   members.host = members.host_of[static_cast<size_t>(rank)];
   return members;

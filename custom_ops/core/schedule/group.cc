@@ -236,8 +236,9 @@ void Group::Execute(uint64_t index) {
   // in the middle of something, which ends the world.
   if (!status.ok() && status.code() != TFR_FAILED_PRECONDITION &&
       status.code() != TFR_RESOURCE_EXHAUSTED) {
-    const std::string text = StrCat("rank ", members_->rank, ": ",
-                                    operation->Title(), ": ", status.message());
+    const std::string text =
+        StrCat("rank ", members_->RankAt(members_->rank), ": ",
+               operation->Title(), ": ", status.message());
     if (control_ != nullptr) control_->Abort(text);
     status = Blame(*operation, failure_->status());
   }

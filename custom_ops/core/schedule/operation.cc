@@ -34,7 +34,8 @@ const char* KindName(int32_t kind) {
   }
 }
 
-Status Operation::Create(const tfr_request& request, int rank, int size,
+Status Operation::Create(const tfr_request& request,
+                         const GroupMembers& members,
                          std::unique_ptr<Operation>* out) {
   if (request.name == nullptr || request.name[0] == '\0') {
     return InvalidArgument("`name` of a collective must not be empty");
@@ -50,6 +51,7 @@ Status Operation::Create(const tfr_request& request, int rank, int size,
   op->kind = request.kind;
   op->reduce_op = request.kind == TFR_ALLREDUCE ? request.reduce_op : TFR_SUM;
   op->root = request.kind == TFR_BROADCAST ? request.root : 0;
+  op->root_place = members.PlaceOf(op->root);
   op->prescale = request.kind == TFR_ALLREDUCE ? request.prescale : 1.0;
   op->postscale = request.kind == TFR_ALLREDUCE ? request.postscale : 1.0;
   op->allocate = request.allocate;
@@ -60,8 +62,8 @@ Status Operation::Create(const tfr_request& request, int rank, int size,
   for (int i = 0; i < request.tensor_count; ++i) {
     TFR_RETURN_IF_ERROR(op->CopyTensor(request.tensors[i], i));
   }
-  TFR_RETURN_IF_ERROR(op->CheckKind(size));
-  TFR_RETURN_IF_ERROR(op->CheckBuffers(rank));
+  TFR_RETURN_IF_ERROR(op->CheckKind(members));
+  TFR_RETURN_IF_ERROR(op->CheckBuffers(members.rank));
   *out = std::move(op);
   return Status::Ok();
 }
@@ -102,10 +104,10 @@ Status Operation::CopyTensor(const tfr_tensor& tensor, int index) {
 }
 
 // Buffers that will be read or written must be there.
-Status Operation::CheckBuffers(int rank) const {
+Status Operation::CheckBuffers(int place) const {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const OperationTensor& tensor = tensors[i];
-    const bool reads = kind != TFR_BROADCAST || root == rank;
+    const bool reads = kind != TFR_BROADCAST || root_place == place;
     if (reads && tensor.input == nullptr && tensor.bytes > 0) {
       return InvalidArgument(
           StrCat(Title(), ": `input` of tensor ", i, " must not be null"));
@@ -121,7 +123,7 @@ Status Operation::CheckBuffers(int rank) const {
   return Status::Ok();
 }
 
-Status Operation::CheckKind(int size) const {
+Status Operation::CheckKind(const GroupMembers& members) const {
   switch (kind) {
     case TFR_ALLREDUCE:
       for (size_t i = 0; i < tensors.size(); ++i) {
@@ -139,10 +141,10 @@ Status Operation::CheckKind(int size) const {
       }
       return Status::Ok();
     case TFR_BROADCAST:
-      if (root < 0 || root >= size) {
-        return InvalidArgument(
-            StrCat(Title(), ": `root_rank` must be a rank of 0 to ", size - 1,
-                   ". Received: root_rank=", root));
+      if (root_place < 0) {
+        return InvalidArgument(StrCat(Title(), ": `root_rank` must be ",
+                                      RankChoice(members.ranks),
+                                      ". Received: root_rank=", root));
       }
       return Status::Ok();
     case TFR_BARRIER:

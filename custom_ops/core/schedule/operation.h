@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "custom_ops/core/common/members.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/tfring.h"
 
@@ -26,7 +27,7 @@ struct OperationTensor {
 class Operation {
  public:
   // INVALID_ARGUMENT names the field that breaks a rule.
-  static Status Create(const tfr_request& request, int rank, int size,
+  static Status Create(const tfr_request& request, const GroupMembers& members,
                        std::unique_ptr<Operation>* out);
 
   // "allreduce 'name'", for messages.
@@ -40,7 +41,8 @@ class Operation {
   std::string name;
   int32_t kind;
   int32_t reduce_op;
-  int32_t root;
+  int32_t root;        // rank, as people know it
+  int32_t root_place;  // in the group
   double prescale;
   double postscale;
   std::vector<OperationTensor> tensors;
@@ -58,8 +60,8 @@ class Operation {
  private:
   Operation() = default;
   Status CopyTensor(const tfr_tensor& tensor, int index);
-  Status CheckKind(int size) const;
-  Status CheckBuffers(int rank) const;
+  Status CheckKind(const GroupMembers& members) const;
+  Status CheckBuffers(int place) const;
   Status CheckReduce(const OperationTensor& tensor, int index) const;
   std::string DescribeTensor(const OperationTensor& tensor) const;
 };
