@@ -89,6 +89,9 @@ struct Call {
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<Tensor> tensors;
+  std::vector<int64_t> splits;  // empty = null
+  int64_t* counts = nullptr;
+  const char* fault = nullptr;
   tfr_allocate allocate = nullptr;
   tfr_done done = nullptr;
   void* user = nullptr;
@@ -110,6 +113,9 @@ struct Call {
     request.postscale = postscale;
     request.tensor_count = static_cast<int32_t>(list.size());
     request.tensors = list.data();
+    request.splits = splits.empty() ? nullptr : splits.data();
+    request.counts = counts;
+    request.fault = fault;
     request.allocate = allocate;
     request.done = done;
     request.user = user;

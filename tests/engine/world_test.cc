@@ -5,44 +5,10 @@
 #include <mutex>
 #include <numeric>
 
-#include "job.h"
+#include "layouts.h"
 
 namespace tfring_test {
 namespace {
-
-struct Layout {
-  const char* name;
-  std::vector<std::string> hosts;
-  bool shared_memory;
-};
-
-std::vector<Layout> Layouts(int size) {
-  std::vector<std::string> one(static_cast<size_t>(size), "a");
-  std::vector<std::string> two;
-  std::vector<std::string> uneven;
-  for (int r = 0; r < size; ++r) {
-    two.push_back(r % 2 == 0 ? "a" : "b");
-    uneven.push_back(r == size - 1 ? "b" : "a");
-  }
-  return {{"one host", one, true},
-          {"two hosts", two, true},
-          {"uneven hosts", uneven, true},
-          {"tcp only", one, false}};
-}
-
-template <typename Body>
-void ForEachJob(const std::vector<int>& sizes, Body&& body) {
-  for (const int size : sizes) {
-    for (const Layout& layout : Layouts(size)) {
-      CASE(size, " ranks, ", layout.name);
-      JobOptions options;
-      options.size = size;
-      options.hosts = layout.hosts;
-      options.shared_memory = layout.shared_memory;
-      body(options);
-    }
-  }
-}
 
 float Value(int rank, size_t i) {
   return static_cast<float>(static_cast<int>(i % 1000) - 500 + 7 * rank);
@@ -374,7 +340,7 @@ TEST(BadRequestsAreRefusedHere) {
     bad.name = "";
     refused(bad, "name");
     bad = call;
-    bad.reduce_op = 2;
+    bad.reduce_op = 6;
     refused(bad, "op");
     bad = call;
     bad.tensors[0].dtype = 7;

@@ -191,8 +191,7 @@ Status GatherRows(DataPlane* plane, const Operation& operation,
   const size_t tensors = operation.tensors.size();
   std::vector<uint64_t> mine;
   for (const OperationTensor& tensor : operation.tensors) {
-    mine.push_back(static_cast<uint64_t>(
-        operation.dims[static_cast<size_t>(tensor.first_dim)]));
+    mine.push_back(static_cast<uint64_t>(operation.Rows(tensor)));
   }
   std::string all;
   TFR_RETURN_IF_ERROR(
@@ -211,15 +210,6 @@ Status GatherRows(DataPlane* plane, const Operation& operation,
   return Status::Ok();
 }
 
-uint64_t RowBytes(const Operation& operation, const OperationTensor& tensor) {
-  uint64_t bytes = tensor.element_bytes;
-  for (int d = 1; d < tensor.ndims; ++d) {
-    bytes *= static_cast<uint64_t>(
-        operation.dims[static_cast<size_t>(tensor.first_dim + d)]);
-  }
-  return bytes;
-}
-
 // Where each rank's rows go: outputs[tensor] + begins[rank][tensor].
 struct GatherLayout {
   std::vector<char*> outputs;
@@ -234,7 +224,7 @@ Status PlaceRows(const Operation& operation,
   layout->begins.resize(rows.size());
   for (size_t t = 0; t < operation.tensors.size(); ++t) {
     const OperationTensor& tensor = operation.tensors[t];
-    const uint64_t row_bytes = RowBytes(operation, tensor);
+    const uint64_t row_bytes = operation.RowBytes(tensor);
     uint64_t total = 0;
     for (size_t rank = 0; rank < rows.size(); ++rank) {
       layout->streams[rank].Add(rows[rank][t] * row_bytes);
@@ -275,8 +265,8 @@ Status Allgather(DataPlane* plane, const Operation& operation) {
   for (size_t rank = 0; rank < rows.size(); ++rank) {
     uint64_t bytes = 0;
     for (size_t t = 0; t < operation.tensors.size(); ++t) {
-      bytes += AlignStream(rows[rank][t] *
-                           RowBytes(operation, operation.tensors[t]));
+      bytes +=
+          AlignStream(rows[rank][t] * operation.RowBytes(operation.tensors[t]));
     }
     job.bytes.push_back(bytes);
   }

@@ -1,6 +1,7 @@
-// Runs in place of a collective that the ranks described differently: they
-// tell each other what they sent, and all report the same error. The engine is
-// usable afterwards.
+// Runs in place of a collective that the ranks described differently, or that
+// some could not describe because their arguments are wrong: they tell each
+// other what they sent, and all report the same error. The engine is usable
+// afterwards.
 #ifndef TFRING_CORE_COLLECTIVES_MISMATCH_H_
 #define TFRING_CORE_COLLECTIVES_MISMATCH_H_
 
@@ -10,7 +11,8 @@
 
 namespace tfring {
 
-// FAILED_PRECONDITION listing ranks and what they sent.
+// FAILED_PRECONDITION listing ranks and what they sent; with faults among
+// them, INVALID_ARGUMENT listing these.
 Status Mismatch(DataPlane* plane, const Operation& operation);
 
 }  // namespace tfring

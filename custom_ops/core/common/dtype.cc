@@ -55,12 +55,19 @@ const char* DtypeName(int32_t dtype) {
   }
 }
 
+bool IsFloating(int32_t dtype) {
+  return dtype == TFR_FLOAT16 || dtype == TFR_BFLOAT16 ||
+         dtype == TFR_FLOAT32 || dtype == TFR_FLOAT64;
+}
+
 const char* ReduceOpName(int32_t op) {
   switch (op) {
     case TFR_AVERAGE:
       return "Average";
     case TFR_SUM:
       return "Sum";
+    case TFR_ADASUM:
+      return "Adasum";
     case TFR_MIN:
       return "Min";
     case TFR_MAX:

@@ -11,6 +11,7 @@ namespace tfring {
 size_t DtypeSize(int32_t dtype);
 // "float32", ...; "dtype 42" style numbers are left to the caller (nullptr).
 const char* DtypeName(int32_t dtype);
+bool IsFloating(int32_t dtype);
 // "Sum", ...; nullptr for a number that is not a tfr_reduce_op.
 const char* ReduceOpName(int32_t op);
 

@@ -22,6 +22,13 @@ Status ShutDownHere() {
       "again");
 }
 
+// Concerns one collective; the engine is as good as before.
+bool IsUsageError(const Status& status) {
+  return status.code() == TFR_FAILED_PRECONDITION ||
+         status.code() == TFR_INVALID_ARGUMENT ||
+         status.code() == TFR_RESOURCE_EXHAUSTED;
+}
+
 }  // namespace
 
 Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
@@ -234,8 +241,7 @@ void Group::Execute(uint64_t index) {
   Status status = RunCollective(entry.verdict, operation.get());
   // A usage error concerns this collective; any other has left the data plane
   // in the middle of something, which ends the world.
-  if (!status.ok() && status.code() != TFR_FAILED_PRECONDITION &&
-      status.code() != TFR_RESOURCE_EXHAUSTED) {
+  if (!status.ok() && !IsUsageError(status)) {
     const std::string text =
         StrCat("rank ", members_->RankAt(members_->rank), ": ",
                operation->Title(), ": ", status.message());
@@ -251,9 +257,15 @@ void Group::Execute(uint64_t index) {
 }
 
 Status Group::RunCollective(Verdict verdict, Operation* operation) {
-  if (verdict == Verdict::kMismatch) return Mismatch(&plane_, *operation);
+  // A fault meets no mismatch in a world of one.
+  if (verdict == Verdict::kMismatch || !operation->fault.empty()) {
+    return Mismatch(&plane_, *operation);
+  }
   switch (operation->kind) {
     case TFR_ALLREDUCE:
+      if (operation->reduce_op == TFR_ADASUM) {
+        return FailedPrecondition("Adasum is not part of this build");
+      }
       return Allreduce(&plane_, *operation);
     case TFR_ALLGATHER:
       return Allgather(&plane_, *operation);

@@ -17,6 +17,15 @@ uint64_t Bits(double value) {
   return bits;
 }
 
+bool IsKnown(int32_t kind) {
+  return kind >= TFR_ALLREDUCE && kind <= TFR_BARRIER;
+}
+
+std::string OpText(int32_t op) {
+  const char* name = ReduceOpName(op);
+  return name == nullptr ? std::to_string(op) : name;
+}
+
 }  // namespace
 
 const char* KindName(int32_t kind) {
@@ -29,6 +38,12 @@ const char* KindName(int32_t kind) {
       return "broadcast";
     case TFR_BARRIER:
       return "barrier";
+    case TFR_REDUCESCATTER:
+      return "reducescatter";
+    case TFR_ALLTOALL:
+      return "alltoall";
+    case TFR_JOIN:
+      return "join";
     default:
       return "unknown collective";
   }
@@ -40,38 +55,63 @@ Status Operation::Create(const tfr_request& request,
   if (request.name == nullptr || request.name[0] == '\0') {
     return InvalidArgument("`name` of a collective must not be empty");
   }
+  if (!IsKnown(request.kind)) {
+    return InvalidArgument(StrCat("`kind` ", request.kind,
+                                  " is not a collective this engine knows"));
+  }
+  std::unique_ptr<Operation> op(new Operation());
+  op->name = request.name;
+  op->kind = request.kind;
+  op->reduce_op = op->Reduces() ? request.reduce_op : TFR_SUM;
+  op->root = request.kind == TFR_BROADCAST ? request.root : 0;
+  op->root_place = members.PlaceOf(op->root);
+  op->prescale = op->Reduces() ? request.prescale : 1.0;
+  op->postscale = op->Reduces() ? request.postscale : 1.0;
+  op->counts = request.counts;
+  op->allocate = request.allocate;
+  op->done = request.done;
+  op->user = request.user;
+  op->done_user = request.user;
+  op->place_ = members.rank;
+  const Status filled = op->Fill(request, members);
+  if (!filled.ok()) {
+    op->fault = filled.message();
+    op->tensors.clear();
+    op->dims.clear();
+    op->splits.clear();
+  }
+  *out = std::move(op);
+  return Status::Ok();
+}
+
+Status Operation::Fill(const tfr_request& request,
+                       const GroupMembers& members) {
+  if (request.fault != nullptr) {
+    return InvalidArgument(request.fault[0] == '\0' ? "its arguments are wrong"
+                                                    : request.fault);
+  }
   if (request.tensor_count < 0 ||
       (request.tensor_count > 0 && request.tensors == nullptr)) {
     return InvalidArgument(StrCat(
         "`tensor_count` must say how many `tensors` there are. Received: ",
         request.tensor_count));
   }
-  std::unique_ptr<Operation> op(new Operation());
-  op->name = request.name;
-  op->kind = request.kind;
-  op->reduce_op = request.kind == TFR_ALLREDUCE ? request.reduce_op : TFR_SUM;
-  op->root = request.kind == TFR_BROADCAST ? request.root : 0;
-  op->root_place = members.PlaceOf(op->root);
-  op->prescale = request.kind == TFR_ALLREDUCE ? request.prescale : 1.0;
-  op->postscale = request.kind == TFR_ALLREDUCE ? request.postscale : 1.0;
-  op->allocate = request.allocate;
-  op->done = request.done;
-  op->user = request.user;
-  op->done_user = request.user;
-  op->tensors.reserve(static_cast<size_t>(request.tensor_count));
+  tensors.reserve(static_cast<size_t>(request.tensor_count));
   for (int i = 0; i < request.tensor_count; ++i) {
-    TFR_RETURN_IF_ERROR(op->CopyTensor(request.tensors[i], i));
+    TFR_RETURN_IF_ERROR(CopyTensor(request.tensors[i], i));
   }
-  TFR_RETURN_IF_ERROR(op->CheckKind(members));
-  TFR_RETURN_IF_ERROR(op->CheckBuffers(members.rank));
-  *out = std::move(op);
-  return Status::Ok();
+  TFR_RETURN_IF_ERROR(CheckKind(members));
+  if (kind == TFR_ALLTOALL) {
+    TFR_RETURN_IF_ERROR(
+        CopySplits(request.splits, static_cast<size_t>(members.size)));
+  }
+  return CheckBuffers(members.rank);
 }
 
 Status Operation::CopyTensor(const tfr_tensor& tensor, int index) {
   const size_t element = DtypeSize(tensor.dtype);
   if (element == 0) {
-    return InvalidArgument(StrCat(Title(), ": tensor ", index,
+    return InvalidArgument(StrCat("tensor ", index,
                                   " has a dtype that is not supported (number ",
                                   tensor.dtype, ")"));
   }
@@ -80,7 +120,7 @@ Status Operation::CopyTensor(const tfr_tensor& tensor, int index) {
     if (tensor.dims[d] < 0 ||
         __builtin_mul_overflow(count, static_cast<uint64_t>(tensor.dims[d]),
                                &count)) {
-      return InvalidArgument(StrCat(Title(), ": tensor ", index,
+      return InvalidArgument(StrCat("tensor ", index,
                                     " has a dimension that is negative or too "
                                     "large: ",
                                     tensor.dims[d]));
@@ -96,81 +136,148 @@ Status Operation::CopyTensor(const tfr_tensor& tensor, int index) {
   copy.count = count;
   if (__builtin_mul_overflow(count, element, &copy.bytes)) {
     return InvalidArgument(
-        StrCat(Title(), ": tensor ", index, " is larger than 2^64 bytes"));
+        StrCat("tensor ", index, " is larger than 2^64 bytes"));
   }
   dims.insert(dims.end(), tensor.dims, tensor.dims + tensor.ndims);
   tensors.push_back(copy);
   return Status::Ok();
 }
 
+Status Operation::CopySplits(const int64_t* given, size_t size) {
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const int64_t rows = Rows(tensors[t]);
+    const auto ranks = static_cast<int64_t>(size);
+    if (given == nullptr && rows % ranks != 0) {
+      return InvalidArgument(StrCat(
+          "without `splits` the first dimension must be a multiple of the ",
+          size, " ranks. Received: tensor ", t, " of shape ",
+          DescribeTensor(tensors[t])));
+    }
+    for (size_t r = 0; r < size; ++r) {
+      splits.push_back(given == nullptr ? rows / ranks : given[t * size + r]);
+    }
+    TFR_RETURN_IF_ERROR(CheckSplits(t, size));
+  }
+  return Status::Ok();
+}
+
+Status Operation::CheckSplits(size_t tensor, size_t size) const {
+  const int64_t rows = Rows(tensors[tensor]);
+  std::string list;
+  int64_t sum = 0;
+  bool fits = true;
+  for (size_t r = 0; r < size; ++r) {
+    const int64_t split = splits[tensor * size + r];
+    list += (r == 0 ? "" : ", ") + std::to_string(split);
+    fits = fits && split >= 0 && !__builtin_add_overflow(sum, split, &sum);
+  }
+  if (fits && sum <= rows) return Status::Ok();
+  return InvalidArgument(
+      StrCat("`splits` must not be negative and must add up to at most the "
+             "first dimension. Received: splits=[",
+             list, "], first dimension ", rows));
+}
+
 // Buffers that will be read or written must be there.
 Status Operation::CheckBuffers(int place) const {
+  const bool may_ask = OutputsMayBeAsked();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const OperationTensor& tensor = tensors[i];
     const bool reads = kind != TFR_BROADCAST || root_place == place;
     if (reads && tensor.input == nullptr && tensor.bytes > 0) {
       return InvalidArgument(
-          StrCat(Title(), ": `input` of tensor ", i, " must not be null"));
+          StrCat("`input` of tensor ", i, " must not be null"));
     }
-    const bool may_ask = kind == TFR_ALLGATHER && allocate != nullptr;
-    const bool writes = kind == TFR_ALLGATHER || tensor.bytes > 0;
-    if (writes && tensor.output == nullptr && !may_ask) {
-      return InvalidArgument(
-          StrCat(Title(), ": `output` of tensor ", i, " must not be null",
-                 kind == TFR_ALLGATHER ? " without `allocate`" : ""));
+    const bool writes = may_ask || tensor.bytes > 0;
+    const bool asks = may_ask && allocate != nullptr;
+    if (writes && tensor.output == nullptr && !asks) {
+      return InvalidArgument(StrCat("`output` of tensor ", i,
+                                    " must not be null",
+                                    may_ask ? " without `allocate`" : ""));
     }
   }
   return Status::Ok();
 }
 
+bool Operation::OutputsMayBeAsked() const {
+  return kind == TFR_ALLGATHER || kind == TFR_ALLTOALL ||
+         kind == TFR_REDUCESCATTER;
+}
+
+bool Operation::RowsMayDiffer() const {
+  return kind == TFR_ALLGATHER || kind == TFR_ALLTOALL;
+}
+
 Status Operation::CheckKind(const GroupMembers& members) const {
   switch (kind) {
     case TFR_ALLREDUCE:
-      for (size_t i = 0; i < tensors.size(); ++i) {
-        TFR_RETURN_IF_ERROR(CheckReduce(tensors[i], static_cast<int>(i)));
-      }
-      return Status::Ok();
+      return CheckReduce(members.size);
+    case TFR_REDUCESCATTER:
+      TFR_RETURN_IF_ERROR(CheckNoScalars("split"));
+      return CheckReduce(members.size);
     case TFR_ALLGATHER:
-      for (const OperationTensor& tensor : tensors) {
-        if (tensor.ndims == 0) {
-          return InvalidArgument(
-              StrCat(Title(),
-                     ": a scalar cannot be gathered along its first dimension; "
-                     "reshape it to shape (1,)"));
-        }
-      }
-      return Status::Ok();
+      return CheckNoScalars("gathered");
+    case TFR_ALLTOALL:
+      return CheckNoScalars("split");
     case TFR_BROADCAST:
       if (root_place < 0) {
-        return InvalidArgument(StrCat(Title(), ": `root_rank` must be ",
+        return InvalidArgument(StrCat("`root_rank` must be ",
                                       RankChoice(members.ranks),
                                       ". Received: root_rank=", root));
       }
       return Status::Ok();
-    case TFR_BARRIER:
-      return Status::Ok();
     default:
-      return InvalidArgument(
-          StrCat("`kind` ", kind, " is not a collective this engine knows"));
+      return Status::Ok();
   }
 }
 
-Status Operation::CheckReduce(const OperationTensor& tensor, int index) const {
-  if (ReduceOpName(reduce_op) == nullptr) {
-    return InvalidArgument(StrCat(
-        Title(), ": `op` must be Average, Sum, Min, Max or Product. Received: ",
-        reduce_op));
+Status Operation::CheckNoScalars(const char* verb) const {
+  for (const OperationTensor& tensor : tensors) {
+    if (tensor.ndims > 0) continue;
+    return InvalidArgument(StrCat("a scalar cannot be ", verb,
+                                  " along its first dimension; reshape it to "
+                                  "shape (1,)"));
   }
-  const bool is_bool = tensor.dtype == TFR_BOOL;
-  if (is_bool && (reduce_op == TFR_SUM || reduce_op == TFR_AVERAGE)) {
+  return Status::Ok();
+}
+
+Status Operation::CheckReduce(int size) const {
+  const bool any = kind == TFR_ALLREDUCE;
+  const bool sums = reduce_op == TFR_SUM || reduce_op == TFR_AVERAGE;
+  if (ReduceOpName(reduce_op) == nullptr || (!any && !sums)) {
+    return InvalidArgument(StrCat(
+        "`op` must be ",
+        any ? "Average, Sum, Adasum, Min, Max or Product" : "Average or Sum",
+        ". Received: ", OpText(reduce_op)));
+  }
+  if (reduce_op == TFR_ADASUM && (size & (size - 1)) != 0) {
     return InvalidArgument(
-        StrCat(Title(), ": tensor ", index, " is bool, which has no ",
-               ReduceOpName(reduce_op),
-               "; use Min (all), Max (any) or cast it to an integer"));
+        StrCat("`op` Adasum needs a number of ranks that is a power of two. "
+               "Received: ",
+               size, " ranks"));
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TFR_RETURN_IF_ERROR(CheckReducedTensor(i));
+  }
+  return Status::Ok();
+}
+
+Status Operation::CheckReducedTensor(size_t index) const {
+  const int32_t dtype = tensors[index].dtype;
+  if (reduce_op == TFR_ADASUM && !IsFloating(dtype)) {
+    return InvalidArgument(StrCat("tensor ", index, " is ", DtypeName(dtype),
+                                  ", but Adasum is defined for floating "
+                                  "point only; use Sum or Average"));
+  }
+  const bool is_bool = dtype == TFR_BOOL;
+  if (is_bool && (reduce_op == TFR_SUM || reduce_op == TFR_AVERAGE)) {
+    return InvalidArgument(StrCat(
+        "tensor ", index, " is bool, which has no ", ReduceOpName(reduce_op),
+        "; use Min (all), Max (any) or cast it to an integer"));
   }
   if (is_bool && (prescale != 1.0 || postscale != 1.0)) {
     return InvalidArgument(
-        StrCat(Title(), ": tensor ", index, " is bool and cannot be scaled"));
+        StrCat("tensor ", index, " is bool and cannot be scaled"));
   }
   return Status::Ok();
 }
@@ -196,7 +303,7 @@ std::string Operation::Describe() const {
     text += (i == 0 ? "" : ", ") + DescribeTensor(tensors[i]);
   }
   if (tensors.size() > kTensorsInMessages) text += ", ...";
-  if (kind == TFR_ALLREDUCE) {
+  if (Reduces()) {
     text += StrCat(", op=", ReduceOpName(reduce_op));
     if (prescale != 1.0) text += StrCat(", prescale_factor=", prescale);
     if (postscale != 1.0) text += StrCat(", postscale_factor=", postscale);
@@ -206,6 +313,10 @@ std::string Operation::Describe() const {
 }
 
 uint64_t Operation::Digest() const {
+  if (!fault.empty()) {
+    // Of this rank only, so that it meets no equal one.
+    return HashCombine(HashBytes("fault", 5), static_cast<uint64_t>(place_));
+  }
   uint64_t hash = HashCombine(static_cast<uint64_t>(kind),
                               static_cast<uint64_t>(reduce_op));
   hash = HashCombine(hash, static_cast<uint64_t>(root));
@@ -214,12 +325,21 @@ uint64_t Operation::Digest() const {
   for (const OperationTensor& tensor : tensors) {
     hash = HashCombine(hash, static_cast<uint64_t>(tensor.dtype));
     hash = HashCombine(hash, static_cast<uint64_t>(tensor.ndims));
-    for (int d = kind == TFR_ALLGATHER ? 1 : 0; d < tensor.ndims; ++d) {
+    for (int d = RowsMayDiffer() ? 1 : 0; d < tensor.ndims; ++d) {
       const int64_t dim = dims[static_cast<size_t>(tensor.first_dim + d)];
       hash = HashCombine(hash, static_cast<uint64_t>(dim));
     }
   }
   return hash;
+}
+
+uint64_t Operation::RowBytes(const OperationTensor& tensor) const {
+  uint64_t bytes = tensor.element_bytes;
+  for (int d = 1; d < tensor.ndims; ++d) {
+    bytes *=
+        static_cast<uint64_t>(dims[static_cast<size_t>(tensor.first_dim + d)]);
+  }
+  return bytes;
 }
 
 uint64_t Operation::InputBytes() const {

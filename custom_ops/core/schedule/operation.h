@@ -26,7 +26,8 @@ struct OperationTensor {
 
 class Operation {
  public:
-  // INVALID_ARGUMENT names the field that breaks a rule.
+  // INVALID_ARGUMENT only where no peer can be meant: no name, unknown kind.
+  // Other arguments that break a rule make an operation with a `fault`.
   static Status Create(const tfr_request& request, const GroupMembers& members,
                        std::unique_ptr<Operation>* out);
 
@@ -34,9 +35,16 @@ class Operation {
   std::string Title() const;
   // What all ranks must have alike, for people: "float32 (3,), op=Sum".
   std::string Describe() const;
-  // The same as a number. The first dimension of allgather may differ.
+  // The same as a number. The first dimension may differ where rows are what
+  // is gathered or sent. That of a fault differs from all others.
   uint64_t Digest() const;
   uint64_t InputBytes() const;
+  // The first dimension of a tensor that is not a scalar.
+  int64_t Rows(const OperationTensor& tensor) const {
+    return dims[static_cast<size_t>(tensor.first_dim)];
+  }
+  // Bytes of one of them.
+  uint64_t RowBytes(const OperationTensor& tensor) const;
 
   std::string name;
   int32_t kind;
@@ -47,6 +55,9 @@ class Operation {
   double postscale;
   std::vector<OperationTensor> tensors;
   std::vector<int64_t> dims;
+  std::vector<int64_t> splits;  // alltoall: rows, [tensor][rank]
+  int64_t* counts;              // may be null
+  std::string fault;  // what is wrong with the arguments; then no tensors
   tfr_allocate allocate;
   tfr_done done;
   void* user;       // of allocate
@@ -59,11 +70,25 @@ class Operation {
 
  private:
   Operation() = default;
+  // These return what is wrong.
+  Status Fill(const tfr_request& request, const GroupMembers& members);
   Status CopyTensor(const tfr_tensor& tensor, int index);
+  Status CopySplits(const int64_t* splits, size_t size);
+  Status CheckSplits(size_t tensor, size_t size) const;
   Status CheckKind(const GroupMembers& members) const;
+  Status CheckReduce(int size) const;
+  Status CheckReducedTensor(size_t index) const;
+  Status CheckNoScalars(const char* verb) const;
   Status CheckBuffers(int place) const;
-  Status CheckReduce(const OperationTensor& tensor, int index) const;
+  bool Reduces() const {
+    return kind == TFR_ALLREDUCE || kind == TFR_REDUCESCATTER;
+  }
+  // Is the size of outputs known only when all ranks have told theirs?
+  bool OutputsMayBeAsked() const;
+  bool RowsMayDiffer() const;
   std::string DescribeTensor(const OperationTensor& tensor) const;
+
+  int place_ = 0;  // in the group
 };
 
 const char* KindName(int32_t kind);
