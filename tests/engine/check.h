@@ -3,16 +3,21 @@
 //   TEST(name) { EXPECT_EQ(1 + 1, 2); }
 //
 // Each test file is one program. It runs all its tests, or those whose name
-// contains the first argument, each under a watchdog, and returns 0 if all
-// passed. EXPECT_* records a failure and goes on; ASSERT_* also leaves the
-// function. Both may be used from any thread of a test. Inside a loop over
+// contains the first argument, each under a watchdog (watchdog.h), and returns
+// 0 if all passed. EXPECT_* records a failure and goes on; ASSERT_* also leaves
+// the function. Both may be used from any thread of a test. Inside a loop over
 // cases, CASE(...) makes failures name the case.
+//
+//   ROLE(name) { return argument == "x" ? 0 : 1; }
+//
+// is what a process does that a test starts (processes.h); its exit code.
 #ifndef TFRING_TESTS_ENGINE_CHECK_H_
 #define TFRING_TESTS_ENGINE_CHECK_H_
 
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -20,6 +25,8 @@
 #include <string>
 #include <type_traits>
 #include <vector>
+
+#include "watchdog.h"
 
 namespace check {
 
@@ -39,12 +46,37 @@ struct Registrar {
   }
 };
 
+// What a child process of a test does.
+struct Role {
+  const char* name;
+  int (*body)(int rank, const std::string& store, const std::string& argument);
+};
+
+inline std::vector<Role>& Roles() {
+  static std::vector<Role> roles;
+  return roles;
+}
+
+struct RoleRegistrar {
+  explicit RoleRegistrar(const Role& role) { Roles().push_back(role); }
+};
+
 // The failures of the test that runs now.
 class Failures {
  public:
   void Clear() {
     const std::lock_guard<std::mutex> lock(mutex_);
     count_ = 0;
+    hung_ = false;
+  }
+  // Something did not end in time: no further test is run.
+  void SetHung(bool hung) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hung_ = hung;
+  }
+  bool hung() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return hung_;
   }
   void Add(const char* file, int line, const std::string& where,
            const std::string& text) {
@@ -62,6 +94,7 @@ class Failures {
  private:
   std::mutex mutex_;
   int count_ = 0;
+  bool hung_ = false;
 };
 
 inline Failures& CurrentFailures() {
@@ -78,13 +111,19 @@ inline std::string& CurrentCase() {
 class ScopedCase {
  public:
   explicit ScopedCase(std::string text) : former_(CurrentCase()) {
-    CurrentCase() = std::move(text);
+    Set(std::move(text));
   }
-  ~ScopedCase() { CurrentCase() = former_; }
+  ~ScopedCase() { Set(former_); }
   ScopedCase(const ScopedCase&) = delete;
   ScopedCase& operator=(const ScopedCase&) = delete;
 
  private:
+  // The watchdog shows the case of the last thread that began or ended one.
+  static void Set(std::string text) {
+    SetWatchdogDetail(text.c_str());
+    CurrentCase() = std::move(text);
+  }
+
   std::string former_;
 };
 
@@ -158,25 +197,64 @@ inline bool CheckContains(const std::string& text, const std::string& part,
                 Join("expected \"", part, "\" in \"", text, "\""));
 }
 
-constexpr unsigned kWatchdogSeconds = 120;
+// Of a test, or of each of its parts that call RestartWatchdog(), and of a
+// child process of a test.
+constexpr unsigned kTestSeconds = 120;
+constexpr unsigned kChildSeconds = 60;
 
-inline int RunAll(int argc, char** argv) {
-  const char* filter = argc > 1 ? argv[1] : "";
+inline void RestartWatchdog() { StartWatchdog(kTestSeconds); }
+
+// Returns whether the test passed.
+inline bool RunOne(const TestCase& test) {
+  CurrentFailures().Clear();
+  Watchdog().what = test.name;
+  RestartWatchdog();
+  test.body();
+  alarm(0);
+  const bool ok = CurrentFailures().count() == 0;
+  std::printf("%s %s\n", ok ? "ok  " : "FAIL", test.name);
+  std::fflush(stdout);
+  return ok;
+}
+
+inline int RunTests(const char* filter) {
   int passed = 0;
   int failed = 0;
   for (const TestCase& test : Registry()) {
     if (std::strstr(test.name, filter) == nullptr) continue;
-    CurrentFailures().Clear();
-    alarm(kWatchdogSeconds);
-    test.body();
-    alarm(0);
-    const bool ok = CurrentFailures().count() == 0;
-    ++(ok ? passed : failed);
-    std::printf("%s %s\n", ok ? "ok  " : "FAIL", test.name);
-    std::fflush(stdout);
+    ++(RunOne(test) ? passed : failed);
+    if (CurrentFailures().hung()) {
+      std::printf("the rest is not run\n");
+      break;
+    }
   }
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 && passed > 0 ? 0 : 1;
+}
+
+// `--role NAME RANK STORE ARGUMENT PARENT`
+inline int RunRole(char** argv) {
+  EndWithParent(std::atoi(argv[6]));
+  const std::string what = Join("rank ", argv[3], " in the role ", argv[2]);
+  prctl(PR_SET_NAME, Join("rank ", argv[3]).c_str());
+  Watchdog().what = what.c_str();
+  SetWatchdogDetail(argv[5]);
+  StartWatchdog(kChildSeconds);
+  for (const Role& role : Roles()) {
+    if (std::strcmp(role.name, argv[2]) == 0) {
+      return role.body(std::atoi(argv[3]), argv[4], argv[5]);
+    }
+  }
+  return 126;
+}
+
+inline int Main(int argc, char** argv) {
+  PrepareProcess();
+  if (argc == 7 && std::strcmp(argv[1], "--role") == 0) {
+    // Without the destructors of a program that ends in good order.
+    _exit(RunRole(argv));
+  }
+  return RunTests(argc > 1 ? argv[1] : "");
 }
 
 }  // namespace check
@@ -185,6 +263,15 @@ inline int RunAll(int argc, char** argv) {
   static void Test_##name();                                            \
   static const ::check::Registrar registrar_##name(#name, Test_##name); \
   static void Test_##name()
+
+// `int rank`, `const std::string& store` and `const std::string& argument` are
+// in reach.
+#define ROLE(name)                                                       \
+  static int Role_##name(int, const std::string&, const std::string&);   \
+  static const ::check::RoleRegistrar role_##name({#name, Role_##name}); \
+  static int Role_##name([[maybe_unused]] int rank,                      \
+                         [[maybe_unused]] const std::string& store,      \
+                         [[maybe_unused]] const std::string& argument)
 
 #define CHECK_JOIN_INNER(a, b) a##b
 #define CHECK_JOIN(a, b) CHECK_JOIN_INNER(a, b)
@@ -230,9 +317,6 @@ inline int RunAll(int argc, char** argv) {
     if (!EXPECT_OK(status)) return; \
   } while (false)
 
-// Weak, so that a test may bring its own (to run a child role first).
-__attribute__((weak)) int main(int argc, char** argv) {
-  return ::check::RunAll(argc, argv);
-}
+int main(int argc, char** argv) { return ::check::Main(argc, argv); }
 
 #endif  // TFRING_TESTS_ENGINE_CHECK_H_
