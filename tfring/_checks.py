@@ -112,8 +112,8 @@ def has_rows(tensor: Any) -> None:
 
 
 def eager(function: str) -> None:
-    """Raises RuntimeError inside a tf.function."""
-    if not tf.executing_eagerly():
+    """Raises RuntimeError inside a tf.function; a v1 graph is built only once."""
+    if hasattr(tf.compat.v1.get_default_graph(), "outer_graph") and not tf.executing_eagerly():
         raise RuntimeError(
             f"`{function}` exchanges Python objects, which a tf.function cannot hold. Call it "
             "outside of the function."

@@ -19,10 +19,11 @@ _CALLS = "_tfring_calls"
 
 
 class _GraphCalls:
-    """Collectives of one graph: how many, and the last op of each name."""
+    """Collectives of one graph: how many, how often each name, and the last op of each name."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.uses: dict[str, int] = {}
         self.last: dict[str, Any] = {}
         self.barrier: Any = None
 
@@ -33,7 +34,8 @@ def emit(create: Callable[[str], Any], name: str | None, *, barrier: bool = Fals
     Args:
         create: takes the pairing name and creates the op; returns its tensors, or the op.
         name: the user's name, or None.
-        barrier: the op follows, and is followed by, every other collective of its graph.
+        barrier: the op follows, and is followed by, every other collective of its function; in
+            a v1 graph nothing follows without `tf.control_dependencies`.
 
     Returns:
         What `create` returned.
@@ -45,6 +47,8 @@ def emit(create: Callable[[str], Any], name: str | None, *, barrier: bool = Fals
     calls = _calls_of(graph)
     key = name or f"{_path(graph)}/{calls.count}"
     calls.count += 1
+    if not hasattr(graph, "outer_graph"):
+        return create(_numbered(calls, key))
     before = list(calls.last.values()) if barrier else [calls.last.get(key)]
     before.append(calls.barrier)
     with tf.control_dependencies([op for op in before if op is not None]):
@@ -54,6 +58,17 @@ def emit(create: Callable[[str], Any], name: str | None, *, barrier: bool = Fals
     if barrier:
         calls.barrier = op
     return result
+
+
+def _numbered(calls: _GraphCalls, key: str) -> str:
+    """Returns a name of its own for a call in a v1 graph.
+
+    A session runs any part of the graph: calls there must not wait for each other, and so cannot
+    share a name.
+    """
+    use = calls.uses.get(key, 0)
+    calls.uses[key] = use + 1
+    return f"{key}#{use}" if use else key
 
 
 def _refuse_data_function(graph: Any) -> None:

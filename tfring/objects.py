@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
-import numpy as np
 import tensorflow as tf
 
-from tfring import _calls, _checks, collectives, world
+from tfring import _calls, _checks, _exchange, world
 from tfring._autograph import as_it_stands
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_variables"]
@@ -24,16 +23,20 @@ _CARRIERS = {
 
 
 @as_it_stands
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+def broadcast_object(
+    obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None
+) -> Any:
     """Returns the root's Python object on every rank.
 
     Two collectives: its pickled size, then its bytes. Only objects of this job's own ranks are
-    unpickled.
+    unpickled. Works in eager mode and, at once, while a v1 graph is built.
 
     Args:
         obj: anything that cloudpickle can pickle; counts on the root only, so its type may differ
             between ranks.
         root_rank: rank whose object is sent. Default 0.
+        session: accepted for Horovod's scripts; has no effect, the bytes do not go through
+            TensorFlow.
         name: pairs this call with those of other ranks. Default `"broadcast_object"`.
 
     Returns:
@@ -58,23 +61,22 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     root = _checks.root(root_rank)
     key = _checks.name(name) or "broadcast_object"
     is_root = world.rank() == root
-    sent, failed = _pickled(obj, "broadcast_object") if is_root else (np.empty(0, np.uint8), False)
-    size = int(collectives.broadcast(tf.constant(sent.size, tf.int64), root, f"{key}/size"))
-    sent = sent if is_root else np.empty(size, np.uint8)
-    received = collectives.broadcast(sent, root, f"{key}/data")
-    if is_root and not failed:
-        return obj
-    return _unpickled([received.numpy()])[0]
+    sent, failed = _pickled(obj, "broadcast_object") if is_root else (b"", False)
+    received = _exchange.broadcast(sent, root, key)
+    return obj if is_root and not failed else _unpickled([received])[0]
 
 
 @as_it_stands
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+def allgather_object(obj: Any, session: Any = None, name: str | None = None) -> list[Any]:
     """Returns the Python objects of all ranks, in rank order.
 
-    One collective. Only objects of this job's own ranks are unpickled.
+    One collective. Only objects of this job's own ranks are unpickled. Works in eager mode and,
+    at once, while a v1 graph is built.
 
     Args:
         obj: anything that cloudpickle can pickle.
+        session: accepted for Horovod's scripts; has no effect, the bytes do not go through
+            TensorFlow.
         name: pairs this call with those of other ranks. Default `"allgather_object"`.
 
     Returns:
@@ -96,22 +98,23 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     _checks.eager("allgather_object")
     key = _checks.name(name) or "allgather_object"
     payload, _ = _pickled(obj, "allgather_object")
-    (data,), counts = collectives.gather_with_counts([payload], key)
-    ends = np.cumsum(counts.numpy()[:, 0])
-    return _unpickled(np.split(data.numpy(), ends[:-1]))
+    return _unpickled(_exchange.allgather(payload, key))
 
 
 @as_it_stands
-def broadcast_variables(variables: Sequence[Any], root_rank: int, inplace: bool = False) -> None:
+def broadcast_variables(variables: Sequence[Any], root_rank: int, inplace: bool = False) -> Any:
     """Assigns the root's values to the variables of every rank, in one collective.
 
-    Works in eager mode and inside a `tf.function`.
+    Works in eager mode, inside a `tf.function` and in v1 graphs.
 
     Args:
         variables: list of `tf.Variable` and `keras.Variable`, with equal number, order, shapes and
             dtypes on all ranks; dtypes may differ within the list.
         root_rank: rank whose values are sent.
         inplace: accepted for Horovod's scripts; has no effect.
+
+    Returns:
+        None in eager mode; the operation in a graph, which a v1 session must run.
 
     Raises:
         NotInitializedError: before `init`.
@@ -130,15 +133,19 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, inplace: bool 
     world.require_usable()
     root = _checks.root(root_rank)
     variables = list(variables)
+    eager = tf.executing_eagerly()
     if not variables:
-        return
+        return None if eager else tf.no_op()
     values = [_carried(tf.convert_to_tensor(variable)) for variable in variables]
     results = _calls.broadcast(values, root, None)
-    if world.rank() == root:
-        return
-    for variable, result in zip(variables, results, strict=True):
-        dtype = tf.as_dtype(variable.dtype)
-        variable.assign(tf.bitcast(result, dtype) if dtype in _CARRIERS else result)
+    if world.rank() != root:
+        results = [_assign(*pair) for pair in zip(variables, results, strict=True)]
+    return None if eager else tf.group(*results)
+
+
+def _assign(variable: Any, result: Any) -> Any:
+    dtype = tf.as_dtype(variable.dtype)
+    return variable.assign(tf.bitcast(result, dtype) if dtype in _CARRIERS else result)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +155,7 @@ class _Unpicklable:
     reason: str
 
 
-def _pickled(obj: Any, function: str) -> tuple[np.ndarray, bool]:
+def _pickled(obj: Any, function: str) -> tuple[bytes, bool]:
     """Returns the object's bytes, or those of what says why there are none, and whether so."""
     failed = False
     try:
@@ -162,10 +169,10 @@ def _pickled(obj: Any, function: str) -> tuple[np.ndarray, bool]:
                 f"Received: an object of type {kind}"
             )
         )
-    return np.frombuffer(data, dtype=np.uint8), failed
+    return data, failed
 
 
-def _unpickled(parts: Sequence[np.ndarray]) -> list[Any]:
+def _unpickled(parts: Sequence[bytes]) -> list[Any]:
     objects = [cloudpickle.loads(part) for part in parts]
     for received in objects:
         if isinstance(received, _Unpicklable):

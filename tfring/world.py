@@ -263,6 +263,23 @@ def require_usable() -> None:
     _world()
 
 
+def submit(request: _native.Request) -> tuple[int, str]:
+    """Hands a request to the engine, at a moment when `shutdown` does not free it.
+
+    Returns:
+        0 and an empty text when the engine has accepted it, else its code and reason.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+        RuntimeError: in a forked process.
+    """
+    with _process.lock:
+        require_usable()
+        error = _native.Error()
+        code = _native.engine().tfr_submit(_world().handle, byref(request), byref(error))
+    return code, error.text.decode(errors="replace") if code else ""
+
+
 def fail(text: str) -> None:
     """Ends the job for every rank, with this one as the first to blame unless another was first.
 
