@@ -10,24 +10,11 @@
 namespace tfring {
 
 AllreduceJob::AllreduceJob(DataPlane* plane, const Operation& operation)
-    : plane_(plane), operation_(operation) {
+    : plane_(plane), operation_(operation), reduction_(plane, operation) {
   stream_.Reserve(operation.tensors.size());
   for (const OperationTensor& tensor : operation.tensors) {
     stream_.Add(tensor.bytes);
   }
-  const bool average = operation.reduce_op == TFR_AVERAGE;
-  spec_.op = average ? static_cast<int32_t>(TFR_SUM) : operation.reduce_op;
-  spec_.prescale = operation.prescale;
-  spec_.postscale = operation.postscale;
-  spec_.divisor = average ? plane->members().size : 1;
-  spec_.dtype = 0;
-  sources_.resize(static_cast<size_t>(plane->local().local_size()));
-}
-
-ReduceSpec AllreduceJob::SpecOf(size_t tensor) const {
-  ReduceSpec spec = spec_;
-  spec.dtype = operation_.tensors[tensor].dtype;
-  return spec;
 }
 
 uint64_t AllreduceJob::steps() const {
@@ -35,13 +22,13 @@ uint64_t AllreduceJob::steps() const {
   return (stream_.size() + chunk - 1) / chunk;
 }
 
-ChunkRange AllreduceJob::RangeOf(uint64_t step) const {
+Range AllreduceJob::RangeOf(uint64_t step) const {
   const uint64_t begin = step * plane_->chunk_bytes();
   return {begin, std::min(begin + plane_->chunk_bytes(), stream_.size())};
 }
 
 Status AllreduceJob::CopyIn(uint64_t step, uint64_t chunk) {
-  const ChunkRange range = RangeOf(step);
+  const Range range = RangeOf(step);
   LocalGroup& local = plane_->local();
   char* slot = local.slot(local.local_rank(), chunk);
   stream_.ForRange(range.begin, range.end,
@@ -53,44 +40,35 @@ Status AllreduceJob::CopyIn(uint64_t step, uint64_t chunk) {
   return Status::Ok();
 }
 
-const void* const* AllreduceJob::SlotSources(uint64_t chunk, uint64_t offset) {
-  for (size_t p = 0; p < sources_.size(); ++p) {
-    sources_[p] = plane_->local().slot(static_cast<int>(p), chunk) + offset;
-  }
-  return sources_.data();
-}
-
 Status AllreduceJob::ReduceDirectly(uint64_t step, uint64_t chunk) {
   TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
-  const ChunkRange range = RangeOf(step);
-  stream_.ForRange(
-      range.begin, range.end,
-      [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-        const OperationTensor& tensor = operation_.tensors[t];
-        const ReduceSpec spec = SpecOf(t);
-        SlotSources(chunk, at - range.begin);
-        // The own input is as good as the own slot, and nearer.
-        sources_[static_cast<size_t>(plane_->local().local_rank())] =
-            tensor.input + offset;
-        Reduce(spec, sources_.data(), static_cast<int>(sources_.size()),
-               tensor.output + offset, bytes / tensor.element_bytes);
-      });
+  const Range range = RangeOf(step);
+  stream_.ForRange(range.begin, range.end,
+                   [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+                     const OperationTensor& tensor = operation_.tensors[t];
+                     Reduce(reduction_.SpecOf(t),
+                            reduction_.SourcesAt(chunk, at - range.begin,
+                                                 tensor.input + offset),
+                            reduction_.source_count(), tensor.output + offset,
+                            bytes / tensor.element_bytes);
+                   });
   plane_->Advance(&RankState::taken, chunk + 1);
   return Status::Ok();
 }
 
 Status AllreduceJob::ReduceShare(uint64_t step, uint64_t chunk) {
   TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
-  const ChunkRange range = RangeOf(step);
+  const Range range = RangeOf(step);
   const auto rank = static_cast<uint64_t>(plane_->local().local_rank());
-  const uint64_t parts = sources_.size();
+  const auto parts = static_cast<uint64_t>(plane_->local().local_size());
   char* result = plane_->local().result(chunk);
   stream_.ForRange(ShareBegin(range.begin, range.end, rank, parts),
                    ShareBegin(range.begin, range.end, rank + 1, parts),
                    [&](size_t t, uint64_t, uint64_t bytes, uint64_t at) {
                      const OperationTensor& tensor = operation_.tensors[t];
-                     Reduce(SpecOf(t), SlotSources(chunk, at - range.begin),
-                            static_cast<int>(parts),
+                     Reduce(reduction_.SpecOf(t),
+                            reduction_.SourcesAt(chunk, at - range.begin),
+                            reduction_.source_count(),
                             result + (at - range.begin),
                             bytes / tensor.element_bytes);
                    });
@@ -99,7 +77,7 @@ Status AllreduceJob::ReduceShare(uint64_t step, uint64_t chunk) {
 }
 
 void AllreduceJob::CopyOut(uint64_t step, uint64_t chunk) {
-  const ChunkRange range = RangeOf(step);
+  const Range range = RangeOf(step);
   const char* result = plane_->local().result(chunk);
   stream_.ForRange(range.begin, range.end,
                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
@@ -138,11 +116,12 @@ Status AllreduceShared(DataPlane* plane, AllreduceJob* job) {
 }
 
 // A world of one: scales and copies.
-void ReduceAlone(const AllreduceJob& job) {
-  const std::vector<OperationTensor>& tensors = job.operation().tensors;
+void ReduceAlone(AllreduceJob* job) {
+  const std::vector<OperationTensor>& tensors = job->operation().tensors;
   for (size_t t = 0; t < tensors.size(); ++t) {
     const void* const source = tensors[t].input;
-    Reduce(job.SpecOf(t), &source, 1, tensors[t].output, tensors[t].count);
+    Reduce(job->reduction().SpecOf(t), &source, 1, tensors[t].output,
+           tensors[t].count);
   }
 }
 
@@ -155,7 +134,7 @@ constexpr int kDirectRanks = 2;
 Status Allreduce(DataPlane* plane, const Operation& operation) {
   AllreduceJob job(plane, operation);
   if (plane->members().size == 1) {
-    ReduceAlone(job);
+    ReduceAlone(&job);
     return Status::Ok();
   }
   if (plane->members().host_count() > 1) return AllreduceHosts(plane, &job);

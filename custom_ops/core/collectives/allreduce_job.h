@@ -4,19 +4,13 @@
 #define TFRING_CORE_COLLECTIVES_ALLREDUCE_JOB_H_
 
 #include <cstdint>
-#include <vector>
 
 #include "custom_ops/core/collectives/data_plane.h"
-#include "custom_ops/core/collectives/reduce.h"
+#include "custom_ops/core/collectives/reduction.h"
 #include "custom_ops/core/collectives/stream.h"
 #include "custom_ops/core/schedule/operation.h"
 
 namespace tfring {
-
-struct ChunkRange {  // of the stream
-  uint64_t begin;
-  uint64_t end;
-};
 
 class AllreduceJob {
  public:
@@ -26,11 +20,8 @@ class AllreduceJob {
   uint64_t stream_bytes() const { return stream_.size(); }
   const Stream& stream() const { return stream_; }
   const Operation& operation() const { return operation_; }
-  ChunkRange RangeOf(uint64_t step) const;
-  ReduceSpec SpecOf(size_t tensor) const;
-  // Where all local ranks staged what is at `offset` of the chunk. Valid until
-  // the next call.
-  const void* const* SlotSources(uint64_t chunk, uint64_t offset);
+  Range RangeOf(uint64_t step) const;
+  Reduction& reduction() { return reduction_; }
 
   Status CopyIn(uint64_t step, uint64_t chunk);
   Status ReduceDirectly(uint64_t step, uint64_t chunk);
@@ -42,8 +33,7 @@ class AllreduceJob {
   DataPlane* const plane_;
   const Operation& operation_;
   Stream stream_;
-  ReduceSpec spec_;
-  std::vector<const void*> sources_;
+  Reduction reduction_;
 };
 
 }  // namespace tfring

@@ -30,7 +30,7 @@ class Gatherer {
 
   Status CopyIn(uint64_t step, uint64_t chunk) {
     const Range range = RangeOf(members_.rank, step);
-    if (range.begin < range.end) {
+    if (!range.empty()) {
       job_.read(range.begin, range.end, PlaceOf(members_.rank, chunk));
     }
     plane_->Advance(&RankState::staged, chunk + 1);
@@ -60,7 +60,7 @@ class Gatherer {
     }
     for (int rank = 0; rank < members_.size; ++rank) {
       const Range range = RangeOf(rank, step);
-      if (rank == members_.rank || range.begin == range.end) continue;
+      if (rank == members_.rank || range.empty()) continue;
       job_.write(rank, range.begin, range.end, PlaceOf(rank, chunk));
     }
     plane_->Advance(&RankState::taken, chunk + 1);
@@ -68,11 +68,6 @@ class Gatherer {
   }
 
  private:
-  struct Range {
-    uint64_t begin;
-    uint64_t end;
-  };
-
   static uint64_t ChunkBytes(DataPlane* plane) {
     const auto size = static_cast<uint64_t>(plane->members().size);
     const uint64_t places = size * plane->local().depth();

@@ -17,6 +17,14 @@ inline uint64_t AlignStream(uint64_t bytes) {
   return (bytes + kStreamAlignment - 1) / kStreamAlignment * kStreamAlignment;
 }
 
+// Some bytes of a stream.
+struct Range {
+  uint64_t begin;
+  uint64_t end;
+
+  bool empty() const { return begin == end; }
+};
+
 // Where the `part`-th of `parts` shares of [begin, end) starts; aligned.
 inline uint64_t ShareBegin(uint64_t begin, uint64_t end, uint64_t part,
                            uint64_t parts) {

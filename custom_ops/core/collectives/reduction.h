@@ -1,0 +1,38 @@
+// What one reducing collective does to its elements, and where the ranks of
+// this host have put them: the part that allreduce and reducescatter share.
+#ifndef TFRING_CORE_COLLECTIVES_REDUCTION_H_
+#define TFRING_CORE_COLLECTIVES_REDUCTION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/collectives/reduce.h"
+#include "custom_ops/core/schedule/operation.h"
+
+namespace tfring {
+
+class Reduction {
+ public:
+  Reduction(DataPlane* plane, const Operation& operation);
+
+  ReduceSpec SpecOf(size_t tensor) const;
+  // How many sources this host has.
+  int source_count() const { return static_cast<int>(sources_.size()); }
+  // Where they are that were staged at `offset` of the chunk. Valid until the
+  // next call.
+  const void* const* SourcesAt(uint64_t chunk, uint64_t offset);
+  // The same, but this rank's own is `own`: as good as its slot, and nearer.
+  const void* const* SourcesAt(uint64_t chunk, uint64_t offset,
+                               const char* own);
+
+ private:
+  const DataPlane* const plane_;
+  const Operation& operation_;
+  ReduceSpec spec_;
+  std::vector<const void*> sources_;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_COLLECTIVES_REDUCTION_H_
