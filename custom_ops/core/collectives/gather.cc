@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
+#include "custom_ops/core/collectives/outputs.h"
 #include "custom_ops/core/collectives/stream.h"
 
 namespace tfring {
@@ -224,24 +224,10 @@ Status PlaceRows(const Operation& operation,
     for (size_t rank = 0; rank < rows.size(); ++rank) {
       layout->streams[rank].Add(rows[rank][t] * row_bytes);
       layout->begins[rank].push_back(total * row_bytes);
-      total += rows[rank][t];
-      // Rows of no bytes can be that many.
-      if (total > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-        return FailedPrecondition(
-            StrCat(operation.Title(), ": output ", t,
-                   " would have more rows than 64 bits can count"));
-      }
+      TFR_RETURN_IF_ERROR(AddRows(operation, t, rows[rank][t], &total));
     }
-    char* output = tensor.output;
-    if (output == nullptr) {
-      output = static_cast<char*>(
-          operation.allocate(operation.user, static_cast<int32_t>(t),
-                             static_cast<int64_t>(total)));
-    }
-    if (output == nullptr) {
-      return ResourceExhausted(StrCat("no memory for ", total, " rows of ",
-                                      row_bytes, " bytes of output ", t));
-    }
+    char* output = nullptr;
+    TFR_RETURN_IF_ERROR(OutputOf(operation, t, total, &output));
     layout->outputs.push_back(output);
   }
   return Status::Ok();

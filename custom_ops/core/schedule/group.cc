@@ -7,6 +7,7 @@
 #include "custom_ops/core/collectives/allreduce.h"
 #include "custom_ops/core/collectives/gather.h"
 #include "custom_ops/core/collectives/mismatch.h"
+#include "custom_ops/core/collectives/reducescatter.h"
 #include "custom_ops/core/common/hash.h"
 #include "custom_ops/core/common/thread.h"
 
@@ -271,6 +272,8 @@ Status Group::RunCollective(Verdict verdict, Operation* operation) {
       return Allgather(&plane_, *operation);
     case TFR_BROADCAST:
       return Broadcast(&plane_, *operation);
+    case TFR_REDUCESCATTER:
+      return Reducescatter(&plane_, *operation);
     default:
       return Status::Ok();  // a barrier is the agreement itself
   }
