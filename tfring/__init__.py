@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tfring.launch.function import run
     from tfring.objects import allgather_object, broadcast_object, broadcast_variables
     from tfring.optimizer import DistributedOptimizer
+    from tfring.sync_batch_norm import SyncBatchNormalization
     from tfring.tape import DistributedGradientTape
 
     callbacks: ModuleType
@@ -59,6 +60,7 @@ __all__ = [
     "Product",
     "Stats",
     "Sum",
+    "SyncBatchNormalization",
     "__version__",
     "allgather",
     "allgather_object",
@@ -96,6 +98,7 @@ _LAZY = {
     "broadcast": "tfring.collectives",
     "broadcast_object": "tfring.objects",
     "broadcast_variables": "tfring.objects",
+    "SyncBatchNormalization": "tfring.sync_batch_norm",
     "grouped_allreduce": "tfring.collectives",
     "run": "tfring.launch.function",
 }

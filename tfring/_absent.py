@@ -15,7 +15,6 @@ _INSTEAD = {
     "BroadcastGlobalVariablesHook": _BROADCAST,
     "PartialDistributedGradientTape": _WHOLE.format("DistributedGradientTape"),
     "PartialDistributedOptimizer": _WHOLE.format("DistributedOptimizer"),
-    "SyncBatchNormalization": "keras.layers.BatchNormalization works on each rank's own batch",
     "alltoall": "use allgather and take the rows that are yours",
     "broadcast_": "use broadcast_variables",
     "broadcast_global_variables": _BROADCAST,

@@ -24,6 +24,7 @@ from tfring.compression import Compression
 from tfring.constants import Average, Max, Min, Product, Sum
 from tfring.objects import allgather_object, broadcast_object, broadcast_variables
 from tfring.optimizer import DistributedOptimizer
+from tfring.sync_batch_norm import SyncBatchNormalization
 from tfring.tape import DistributedGradientTape
 from tfring.world import (
     cross_rank,
@@ -47,6 +48,7 @@ __all__ = [
     "Min",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "allgather",
     "allgather_object",
     "allreduce",

@@ -23,6 +23,7 @@ NAMES = {
     "Product",
     "Stats",
     "Sum",
+    "SyncBatchNormalization",
     "__version__",
     "allgather",
     "allgather_object",

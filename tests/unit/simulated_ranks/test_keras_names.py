@@ -27,6 +27,7 @@ def test_keras() -> None:
         "Min",
         "Product",
         "Sum",
+        "SyncBatchNormalization",
         "allgather",
         "allgather_object",
         "allreduce",
