@@ -1,9 +1,16 @@
 #include "custom_ops/core/collectives/data_plane.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "custom_ops/core/collectives/stream.h"
 
 namespace tfring {
 namespace {
+
+// Bounds the memory for chunks of other hosts.
+constexpr uint64_t kRemoteBytes = uint64_t{64} << 20;
+constexpr uint64_t kSmallestChunk = 4096;
 
 Deadline FailDeadline(double seconds) {
   return seconds > 0 ? Deadline::After(seconds) : Deadline::Never();
@@ -20,6 +27,27 @@ DataPlane::DataPlane(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       failure_(failure),
       faults_(faults),
       fail_after_s_(fail_after_s) {}
+
+uint64_t DataPlane::meeting_chunk_bytes() const {
+  const auto size = static_cast<uint64_t>(members_->size);
+  const uint64_t most =
+      std::max(kSmallestChunk, kRemoteBytes / (size * local_->depth()));
+  return std::min(chunk_bytes(), most / kStreamAlignment * kStreamAlignment);
+}
+
+char* DataPlane::ChunkOf(int place, uint64_t chunk) const {
+  const auto p = static_cast<size_t>(place);
+  if (members_->host_of[p] == members_->host) {
+    return local_->slot(members_->local_of[p], chunk);
+  }
+  // Members on other hosts in the order of their hosts and places.
+  auto ordinal = static_cast<uint64_t>(members_->local_of[p]);
+  for (int h = 0; h < members_->host_of[p]; ++h) {
+    if (h == members_->host) continue;
+    ordinal += members_->on_host[static_cast<size_t>(h)].size();
+  }
+  return local_->remote(chunk, ordinal);
+}
 
 Status DataPlane::RunPipeline(uint64_t steps,
                               std::initializer_list<Stage> stages) {

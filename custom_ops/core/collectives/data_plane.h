@@ -32,6 +32,12 @@ class DataPlane {
   LocalGroup& local() const { return *local_; }
   Mesh* mesh() const { return mesh_; }
   uint64_t chunk_bytes() const { return local_->chunk_bytes(); }
+  // ... where the chunks of all members meet here: less in a large group, so
+  // that their memory stays bounded.
+  uint64_t meeting_chunk_bytes() const;
+  // Where a member's chunk lies here: in its slot, or, if it sits on another
+  // host, in the place for what comes from there.
+  char* ChunkOf(int place, uint64_t chunk) const;
 
   // Begins the collective at place `index` of the log.
   void Begin(uint64_t index) { index_ = index; }

@@ -10,17 +10,13 @@
 namespace tfring {
 namespace {
 
-// Bounds the memory for chunks of other hosts.
-constexpr uint64_t kRemoteBytes = uint64_t{64} << 20;
-constexpr uint64_t kSmallestChunk = 4096;
-
 class Gatherer {
  public:
   Gatherer(DataPlane* plane, const GatherJob& job)
       : plane_(plane),
         job_(job),
         members_(plane->members()),
-        chunk_bytes_(ChunkBytes(plane)) {}
+        chunk_bytes_(plane->meeting_chunk_bytes()) {}
 
   uint64_t steps() const {
     const uint64_t most =
@@ -31,7 +27,7 @@ class Gatherer {
   Status CopyIn(uint64_t step, uint64_t chunk) {
     const Range range = RangeOf(members_.rank, step);
     if (!range.empty()) {
-      job_.read(range.begin, range.end, PlaceOf(members_.rank, chunk));
+      job_.read(range.begin, range.end, plane_->ChunkOf(members_.rank, chunk));
     }
     plane_->Advance(&RankState::staged, chunk + 1);
     return Status::Ok();
@@ -61,46 +57,24 @@ class Gatherer {
     for (int rank = 0; rank < members_.size; ++rank) {
       const Range range = RangeOf(rank, step);
       if (rank == members_.rank || range.empty()) continue;
-      job_.write(rank, range.begin, range.end, PlaceOf(rank, chunk));
+      job_.write(rank, range.begin, range.end, plane_->ChunkOf(rank, chunk));
     }
     plane_->Advance(&RankState::taken, chunk + 1);
     return Status::Ok();
   }
 
  private:
-  static uint64_t ChunkBytes(DataPlane* plane) {
-    const auto size = static_cast<uint64_t>(plane->members().size);
-    const uint64_t places = size * plane->local().depth();
-    const uint64_t most = std::max(kSmallestChunk, kRemoteBytes / places);
-    return std::min(plane->chunk_bytes(),
-                    most / kStreamAlignment * kStreamAlignment);
-  }
-
   Range RangeOf(int rank, uint64_t step) const {
     const uint64_t bytes = job_.bytes[static_cast<size_t>(rank)];
     return {std::min(bytes, step * chunk_bytes_),
             std::min(bytes, (step + 1) * chunk_bytes_)};
   }
 
-  char* PlaceOf(int rank, uint64_t chunk) const {
-    const auto r = static_cast<size_t>(rank);
-    if (members_.host_of[r] == members_.host) {
-      return plane_->local().slot(members_.local_of[r], chunk);
-    }
-    // Ranks of other hosts in the order of their hosts and places.
-    uint64_t ordinal = static_cast<uint64_t>(members_.local_of[r]);
-    for (int h = 0; h < members_.host_of[r]; ++h) {
-      if (h == members_.host) continue;
-      ordinal += members_.on_host[static_cast<size_t>(h)].size();
-    }
-    return plane_->local().remote(chunk, ordinal);
-  }
-
   std::vector<iovec> PartsOf(int host, uint64_t step, uint64_t chunk) const {
     std::vector<iovec> parts;
     for (const int rank : members_.on_host[static_cast<size_t>(host)]) {
       const Range range = RangeOf(rank, step);
-      parts.push_back({PlaceOf(rank, chunk), range.end - range.begin});
+      parts.push_back({plane_->ChunkOf(rank, chunk), range.end - range.begin});
     }
     return parts;
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "custom_ops/core/collectives/allreduce.h"
+#include "custom_ops/core/collectives/alltoall.h"
 #include "custom_ops/core/collectives/gather.h"
 #include "custom_ops/core/collectives/mismatch.h"
 #include "custom_ops/core/collectives/reducescatter.h"
@@ -274,6 +275,8 @@ Status Group::RunCollective(Verdict verdict, Operation* operation) {
       return Broadcast(&plane_, *operation);
     case TFR_REDUCESCATTER:
       return Reducescatter(&plane_, *operation);
+    case TFR_ALLTOALL:
+      return Alltoall(&plane_, *operation);
     default:
       return Status::Ok();  // a barrier is the agreement itself
   }

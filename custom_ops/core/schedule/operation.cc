@@ -18,7 +18,7 @@ uint64_t Bits(double value) {
 }
 
 bool IsKnown(int32_t kind) {
-  return kind >= TFR_ALLREDUCE && kind <= TFR_REDUCESCATTER;
+  return kind >= TFR_ALLREDUCE && kind <= TFR_ALLTOALL;
 }
 
 std::string OpText(int32_t op) {

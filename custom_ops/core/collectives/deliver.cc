@@ -1,0 +1,149 @@
+#include "custom_ops/core/collectives/deliver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "custom_ops/core/collectives/partition.h"
+#include "custom_ops/core/collectives/stream.h"
+
+namespace tfring {
+namespace {
+
+// Numbers the ranks that each rank sends to, its next one first, so that where
+// destinations take turns they are not all the same: [from][to].
+std::vector<std::vector<uint64_t>> NumberParts(const DeliverJob& job,
+                                               uint64_t* most) {
+  const size_t size = job.bytes.size();
+  std::vector<std::vector<uint64_t>> parts(size, std::vector<uint64_t>(size));
+  *most = 0;
+  for (size_t from = 0; from < size; ++from) {
+    uint64_t used = 0;
+    for (size_t i = 1; i < size; ++i) {
+      const size_t to = (from + i) % size;
+      if (job.bytes[from][to] > 0) parts[from][to] = used++;
+    }
+    *most = std::max(*most, used);
+  }
+  return parts;
+}
+
+class Deliverer {
+ public:
+  Deliverer(DataPlane* plane, const DeliverJob& job,
+            std::vector<std::vector<uint64_t>> parts, uint64_t most)
+      : plane_(plane),
+        job_(job),
+        members_(plane->members()),
+        parts_(std::move(parts)),
+        partition_(plane->meeting_chunk_bytes(), most) {}
+
+  uint64_t steps() const {
+    uint64_t most = 0;
+    for (size_t from = 0; from < job_.bytes.size(); ++from) {
+      for (size_t to = 0; to < job_.bytes.size(); ++to) {
+        if (from != to) most = std::max(most, job_.bytes[from][to]);
+      }
+    }
+    return partition_.StepsFor(most);
+  }
+
+  Status CopyIn(uint64_t step, uint64_t chunk) {
+    const int me = members_.rank;
+    for (int to = 0; to < members_.size; ++to) {
+      const Range range = RangeOf(me, to, step);
+      if (!range.empty()) {
+        job_.read(to, range.begin, range.end, PlaceOf(me, to, chunk));
+      }
+    }
+    plane_->Advance(&RankState::staged, chunk + 1);
+    return Status::Ok();
+  }
+
+  // Leader: sends to each host what is for its ranks.
+  Status Exchange(uint64_t step, uint64_t chunk) {
+    if (!members_.leads()) return Status::Ok();
+    TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
+    const int here = members_.host;
+    std::vector<Transfer> transfers;
+    for (int h = 0; h < members_.host_count(); ++h) {
+      if (h == here) continue;
+      transfers.push_back({h, PartsBetween(here, h, step, chunk),
+                           PartsBetween(h, here, step, chunk)});
+    }
+    TFR_RETURN_IF_ERROR(plane_->ExchangeWithHosts(std::move(transfers)));
+    plane_->Advance(&RankState::exchanged, chunk + 1);
+    return Status::Ok();
+  }
+
+  Status CopyOut(uint64_t step, uint64_t chunk) {
+    TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
+    if (members_.host_count() > 1 && !members_.leads()) {
+      TFR_RETURN_IF_ERROR(plane_->Await(0, &RankState::exchanged, chunk + 1));
+    }
+    const int me = members_.rank;
+    for (int from = 0; from < members_.size; ++from) {
+      const Range range = RangeOf(from, me, step);
+      if (!range.empty()) {
+        job_.write(from, range.begin, range.end, PlaceOf(from, me, chunk));
+      }
+    }
+    plane_->Advance(&RankState::taken, chunk + 1);
+    return Status::Ok();
+  }
+
+ private:
+  Range RangeOf(int from, int to, uint64_t step) const {
+    if (from == to) return {0, 0};
+    const auto f = static_cast<size_t>(from);
+    const auto t = static_cast<size_t>(to);
+    return partition_.RangeOf(parts_[f][t], step, job_.bytes[f][t]);
+  }
+
+  char* PlaceOf(int from, int to, uint64_t chunk) const {
+    const uint64_t part =
+        parts_[static_cast<size_t>(from)][static_cast<size_t>(to)];
+    return plane_->ChunkOf(from, chunk) + partition_.PlaceOf(part);
+  }
+
+  std::vector<iovec> PartsBetween(int from_host, int to_host, uint64_t step,
+                                  uint64_t chunk) const {
+    std::vector<iovec> list;
+    for (const int from : members_.on_host[static_cast<size_t>(from_host)]) {
+      for (const int to : members_.on_host[static_cast<size_t>(to_host)]) {
+        const Range range = RangeOf(from, to, step);
+        if (range.empty()) continue;
+        list.push_back({PlaceOf(from, to, chunk), range.end - range.begin});
+      }
+    }
+    return list;
+  }
+
+  DataPlane* const plane_;
+  const DeliverJob& job_;
+  const GroupMembers& members_;
+  const std::vector<std::vector<uint64_t>> parts_;  // [from][to]
+  const Partition partition_;
+};
+
+}  // namespace
+
+Status Deliver(DataPlane* plane, const DeliverJob& job) {
+  uint64_t most = 0;
+  auto parts = NumberParts(job, &most);
+  Deliverer deliverer(plane, job, std::move(parts), most);
+  const DataPlane::Stage copy_in = [&](uint64_t step, uint64_t chunk) {
+    return deliverer.CopyIn(step, chunk);
+  };
+  const DataPlane::Stage exchange = [&](uint64_t step, uint64_t chunk) {
+    return deliverer.Exchange(step, chunk);
+  };
+  const DataPlane::Stage copy_out = [&](uint64_t step, uint64_t chunk) {
+    return deliverer.CopyOut(step, chunk);
+  };
+  if (plane->members().host_count() > 1) {
+    return plane->RunPipeline(deliverer.steps(), {copy_in, exchange, copy_out});
+  }
+  return plane->RunPipeline(deliverer.steps(), {copy_in, copy_out});
+}
+
+}  // namespace tfring
