@@ -16,8 +16,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tfring import _absent, _native
-from tfring.constants import Average, Max, Min, Product, Sum
+from tfring.constants import Adasum, Average, Max, Min, Product, Sum
 from tfring.errors import CommunicationError, NotInitializedError
+from tfring.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from tfring.version import __version__
 from tfring.world import (
     Stats,
@@ -37,10 +43,32 @@ from tfring.world import (
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from tfring.collectives import allgather, allreduce, barrier, broadcast, grouped_allreduce
+    from tfring.collectives import (
+        allgather,
+        allreduce,
+        alltoall,
+        barrier,
+        broadcast,
+        broadcast_,
+        grouped_allgather,
+        grouped_allreduce,
+        grouped_reducescatter,
+        join,
+        local_rank_op,
+        local_size_op,
+        process_set_included_op,
+        rank_op,
+        reducescatter,
+        size_op,
+    )
     from tfring.compression import Compression
     from tfring.launch.function import run
-    from tfring.objects import allgather_object, broadcast_object, broadcast_variables
+    from tfring.objects import (
+        allgather_object,
+        broadcast_object,
+        broadcast_object_fn,
+        broadcast_variables,
+    )
     from tfring.optimizer import DistributedOptimizer
     from tfring.sync_batch_norm import SyncBatchNormalization
     from tfring.tape import DistributedGradientTape
@@ -49,6 +77,7 @@ if TYPE_CHECKING:
     keras: ModuleType
 
 __all__ = [
+    "Adasum",
     "Average",
     "CommunicationError",
     "Compression",
@@ -57,32 +86,48 @@ __all__ = [
     "Max",
     "Min",
     "NotInitializedError",
+    "ProcessSet",
     "Product",
     "Stats",
     "Sum",
     "SyncBatchNormalization",
     "__version__",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_",
     "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
     "callbacks",
     "cross_rank",
     "cross_size",
+    "global_process_set",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "keras",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
+    "process_set_included_op",
     "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
     "run",
     "shutdown",
     "size",
+    "size_op",
     "stats",
 ]
 
@@ -91,16 +136,28 @@ _LAZY = {
     "Compression": "tfring.compression",
     "DistributedGradientTape": "tfring.tape",
     "DistributedOptimizer": "tfring.optimizer",
+    "SyncBatchNormalization": "tfring.sync_batch_norm",
     "allgather": "tfring.collectives",
     "allgather_object": "tfring.objects",
     "allreduce": "tfring.collectives",
+    "alltoall": "tfring.collectives",
     "barrier": "tfring.collectives",
     "broadcast": "tfring.collectives",
+    "broadcast_": "tfring.collectives",
     "broadcast_object": "tfring.objects",
+    "broadcast_object_fn": "tfring.objects",
     "broadcast_variables": "tfring.objects",
-    "SyncBatchNormalization": "tfring.sync_batch_norm",
+    "grouped_allgather": "tfring.collectives",
     "grouped_allreduce": "tfring.collectives",
+    "grouped_reducescatter": "tfring.collectives",
+    "join": "tfring.collectives",
+    "local_rank_op": "tfring.collectives",
+    "local_size_op": "tfring.collectives",
+    "process_set_included_op": "tfring.collectives",
+    "rank_op": "tfring.collectives",
+    "reducescatter": "tfring.collectives",
     "run": "tfring.launch.function",
+    "size_op": "tfring.collectives",
 }
 _LAZY_MODULES = ("callbacks", "keras")
 

@@ -1,14 +1,34 @@
-"""The four collective ops on checked tensors: lists in, lists out, one op each."""
+"""The collective ops on checked tensors: lists in, lists out, one op each.
+
+`process_set` is the id of the ranks that take part, 0 for all.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfring import _naming, _ops, world
+from tfring import _naming, _ops, process_sets, world
+
+# Numbers of tfr_kind in custom_ops/core/tfring.h.
+ALLREDUCE = 1
+ALLGATHER = 2
+BROADCAST = 3
+BARRIER = 4
+REDUCESCATTER = 5
+ALLTOALL = 6
+JOIN = 7
+
+# Numbers of Question in custom_ops/tensorflow/query.cc.
+SIZE = 0
+RANK = 1
+LOCAL_SIZE = 2
+LOCAL_RANK = 3
+INCLUDED = 4
 
 
 def to_bits(factor: float) -> int:
@@ -27,6 +47,7 @@ def allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     name: str | None = None,
+    process_set: int = 0,
 ) -> list[Any]:
     """Reduces each tensor over all ranks; dtypes may differ."""
     world.require_usable()
@@ -37,12 +58,16 @@ def allreduce(
             reduce_op=op,
             prescale_bits=to_bits(prescale),
             postscale_bits=to_bits(postscale),
+            process_set=process_set,
         ),
         name,
+        process_set=process_set,
     )
 
 
-def allgather(tensors: Sequence[Any], name: str | None = None) -> tuple[list[Any], Any]:
+def allgather(
+    tensors: Sequence[Any], name: str | None = None, process_set: int = 0
+) -> tuple[list[Any], Any]:
     """Concatenates each tensor over all ranks, in rank order.
 
     Returns:
@@ -53,38 +78,171 @@ def allgather(tensors: Sequence[Any], name: str | None = None) -> tuple[list[Any
     counts = tf.stack([_rows(tensor) for tensor in tensors])[tf.newaxis]
     inputs = [*tensors, counts]
     results = _naming.emit(
-        lambda key: _ops.library().tfring_allgather(tensors=inputs, tensor_name=key), name
+        lambda key: _ops.library().tfring_allgather(
+            tensors=inputs, tensor_name=key, process_set=process_set
+        ),
+        name,
+        process_set=process_set,
     )
-    for tensor, result in zip(tensors, results, strict=False):
-        if tensor.shape.rank is not None:
-            result.set_shape([None, *tensor.shape[1:]])
-    results[-1].set_shape([world.size(), len(tensors)])
+    _set_rows(results, tensors, [None] * len(tensors))
+    results[-1].set_shape([len(process_sets.ranks_of(process_set)), len(tensors)])
     return list(results[:-1]), results[-1]
 
 
-def _rows(tensor: Any) -> Any:
-    if tensor.shape.rank is not None:
-        return tf.shape(tensor, out_type=tf.int64)[0]
-    # Known when it runs; without this the slice below says something about slices.
-    check = tf.debugging.assert_rank_at_least(
-        tensor, 1, "`tensor` must have at least one dimension to be gathered along the first"
+def reducescatter(
+    tensors: Sequence[Any],
+    op: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    name: str | None = None,
+    process_set: int = 0,
+) -> list[Any]:
+    """Reduces each tensor over all ranks; each rank keeps its part of the rows."""
+    world.require_usable()
+    results = _naming.emit(
+        lambda key: _ops.library().tfring_reducescatter(
+            tensors=tensors,
+            tensor_name=key,
+            reduce_op=op,
+            prescale_bits=to_bits(prescale),
+            postscale_bits=to_bits(postscale),
+            process_set=process_set,
+        ),
+        name,
+        process_set=process_set,
     )
-    with tf.control_dependencies([] if check is None else [check]):
-        return tf.shape(tensor, out_type=tf.int64)[0]
+    _set_rows(results, tensors, [_own_rows(tensor, process_set) for tensor in tensors])
+    return list(results)
 
 
-def broadcast(tensors: Sequence[Any], root: int, name: str | None = None) -> list[Any]:
+def alltoall(
+    tensors: Sequence[Any], splits: Any, name: str | None = None, process_set: int = 0
+) -> tuple[list[Any], Any]:
+    """Sends parts of each tensor's rows to each rank.
+
+    Args:
+        tensors: what is sent; dtypes may differ.
+        splits: rows for each rank, int64 of shape (number of tensors, size); or empty, for equal
+            parts.
+        name: the user's name, or None.
+        process_set: id of the ranks that take part.
+
+    Returns:
+        What was received, in rank order, and how many rows came from each rank: int64 of shape
+        (number of tensors, size).
+    """
+    world.require_usable()
+
+    def create(key: str) -> list[Any]:
+        received, rows = _ops.library().tfring_alltoall(
+            tensors=tensors, splits=splits, tensor_name=key, process_set=process_set
+        )
+        return [*received, rows]
+
+    results = _naming.emit(create, name, process_set=process_set)
+    _set_rows(results, tensors, [None] * len(tensors))
+    results[-1].set_shape([len(tensors), len(process_sets.ranks_of(process_set))])
+    return results[:-1], results[-1]
+
+
+def broadcast(
+    tensors: Sequence[Any], root: int, name: str | None = None, process_set: int = 0
+) -> list[Any]:
     """Returns the root's tensors on every rank; dtypes may differ."""
     world.require_usable()
     return _naming.emit(
-        lambda key: _ops.library().tfring_broadcast(tensors=tensors, tensor_name=key, root=root),
+        lambda key: _ops.library().tfring_broadcast(
+            tensors=tensors, tensor_name=key, root=root, process_set=process_set
+        ),
         name,
+        process_set=process_set,
     )
 
 
-def barrier(name: str | None = None) -> Any:
+def barrier(name: str | None = None, process_set: int = 0) -> Any:
     """Waits until every rank is here; returns the op in a graph, None in eager mode."""
     world.require_usable()
     return _naming.emit(
-        lambda key: _ops.library().tfring_barrier(tensor_name=key), name, barrier=True
+        lambda key: _ops.library().tfring_barrier(tensor_name=key, process_set=process_set),
+        name,
+        process_set=process_set,
+        barrier=True,
     )
+
+
+def join() -> Any:
+    """Contributes to no more collectives; returns the last rank to come, when all have."""
+    world.require_usable()
+    return _naming.emit(
+        lambda key: _ops.library().tfring_join(tensor_name=key), "join", barrier=True
+    )
+
+
+def query(question: int, process_set: int = 0, name: str | None = None) -> Any:
+    """Returns the answer to a question as an int32 scalar, found when the op runs."""
+    return _ops.library().tfring_query(question=question, process_set=process_set, name=name)
+
+
+@contextlib.contextmanager
+def announced(kind: int, name: str | None, process_set: int) -> Iterator[None]:
+    """Announces an exception in the body to the peers, in place of the collective.
+
+    Their matching call then fails with InvalidArgumentError instead of waiting for this rank.
+    """
+    try:
+        yield
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        announce_fault(kind, name, lines[0], process_set)
+        raise
+
+
+def announce_fault(kind: int, name: Any, text: str, process_set: int = 0) -> None:
+    """Tells the peers that this rank's call of a collective has wrong arguments; returns at once.
+
+    In a graph nothing is sent: the function is not there yet that would call the collective.
+
+    Args:
+        kind: of collective, a constant of this module.
+        name: what the user gave as its name.
+        text: what is wrong.
+        process_set: id of a set that this rank is in.
+    """
+    if not tf.executing_eagerly() or not world.is_initialized() or world.size() == 1:
+        return
+    key = name if isinstance(name, str) and name else _naming.EAGER
+    _ops.announce_fault(kind, key, text, process_set)
+
+
+def scaled(tensor: Any, factor: float) -> Any:
+    """Multiplies in at least float32, integers in float64, and truncates back."""
+    if factor == 1.0:
+        return tensor
+    if tensor.dtype in (tf.float32, tf.float64):
+        return tensor * tf.constant(factor, tensor.dtype)
+    wide = tf.float32 if tensor.dtype.is_floating else tf.float64
+    return tf.cast(tf.cast(tensor, wide) * tf.constant(factor, wide), tensor.dtype)
+
+
+def _rows(tensor: Any) -> Any:
+    shape = tf.shape(tensor, out_type=tf.int64)
+    if tensor.shape.rank is not None:
+        return shape[0]
+    # A scalar has none; the op itself says so, on all ranks.
+    return tf.concat([shape, [0]], axis=0)[0]
+
+
+def _set_rows(results: Sequence[Any], tensors: Sequence[Any], rows: Sequence[int | None]) -> None:
+    """Sets the static shapes of results: the inputs' but for the first dimension."""
+    for result, tensor, count in zip(results, tensors, rows, strict=False):
+        if tensor.shape.rank:
+            result.set_shape([count, *tensor.shape[1:]])
+
+
+def _own_rows(tensor: Any, process_set: int) -> int | None:
+    """Returns the rows that this rank keeps; the first ranks get those that are over."""
+    if not tensor.shape.rank or tensor.shape[0] is None:
+        return None
+    ranks = process_sets.ranks_of(process_set)
+    part, over = divmod(tensor.shape[0], len(ranks))
+    return part + (ranks.index(world.rank()) < over)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import tensorflow as tf
 
-from tfring import world
-from tfring.constants import NAMES, Average, Sum
+from tfring import process_sets, world
+from tfring.constants import NAMES, Adasum, Average, Sum
 
 _DTYPES = (
     tf.float16,
@@ -65,13 +66,39 @@ def reduce_op(average: bool | None, op: int | None) -> int:
     return int(op)
 
 
-def reducible(tensor: Any, op: int) -> None:
-    """Raises ValueError where the operation has no meaning for the tensor's dtype."""
+def reducible(tensor: Any, op: int, process_set: int = 0) -> None:
+    """Raises ValueError where the operation has no meaning for the tensor or the set's size."""
     if tensor.dtype == tf.bool and op in (Average, Sum):
         raise ValueError(
             "`op` must be Min (all ranks), Max (any rank) or Product for a bool tensor. "
             f"Received: op={NAMES[op]}. Cast the tensor to count."
         )
+    if op != Adasum:
+        return
+    if not tensor.dtype.is_floating:
+        raise ValueError(
+            "`op` Adasum needs floating-point tensors. "
+            f"Received: op=Adasum for a tensor of dtype {tensor.dtype.name}"
+        )
+    size = size_of(process_set)
+    if size & (size - 1):
+        raise ValueError(
+            f"`op` Adasum needs a power of two of ranks. Received: op=Adasum for {size} ranks. "
+            "Use op=Average, or a process set of 1, 2, 4, ... ranks."
+        )
+
+
+def scatter_op(op: int) -> int:
+    """Returns the reduce operation of a reducescatter."""
+    if op not in (Average, Sum):
+        raise ValueError(f"`op` must be tfring.Average or tfring.Sum. Received: op={op!r}")
+    return int(op)
+
+
+def tensor_list(tensors: Any) -> None:
+    """Raises TypeError unless it is a list or tuple."""
+    if not isinstance(tensors, (list, tuple)):
+        raise TypeError(f"`tensors` must be a list or tuple. Received: {type(tensors).__name__}")
 
 
 def factor(value: float, argument: str) -> float:
@@ -82,15 +109,50 @@ def factor(value: float, argument: str) -> float:
     return number
 
 
-def root(root_rank: int) -> int:
-    """Returns the root's rank, which must be one of the world's."""
-    size = world.size()
-    if isinstance(root_rank, bool) or not 0 <= int(root_rank) < size or root_rank != int(root_rank):
-        raise ValueError(
-            f"`root_rank` must be a rank of this world, 0 to {size - 1}. "
-            f"Received: root_rank={root_rank!r}"
+def process_set(value: Any) -> int:
+    """Returns the id of a process set that this rank may use.
+
+    Raises:
+        TypeError: it is no `ProcessSet`.
+        ValueError: it is not registered.
+        InvalidArgumentError: this rank is not in it.
+    """
+    world.require_usable()
+    if not isinstance(value, process_sets.ProcessSet):
+        raise TypeError(
+            "`process_set` must be a tfring.ProcessSet. "
+            f"Received: process_set={value!r}. Make one with tfring.ProcessSet(ranks)."
         )
-    return int(root_rank)
+    if value.process_set_id is None:
+        raise ValueError(
+            f"`process_set` must be registered. Received: process_set={value}. Give it to "
+            "init(process_sets=[...]) or to add_process_set."
+        )
+    if value.ranks is not None and world.rank() not in value.ranks:
+        raise invalid(
+            f"`process_set` must hold the rank that calls, {world.rank()}. "
+            f"Received: process_set={value}. Ask `process_set.included()` first.",
+        )
+    return value.process_set_id
+
+
+def root(root_rank: Any, process_set: int = 0) -> int:
+    """Returns the root's global rank, which must be in the process set with this id.
+
+    Raises:
+        InvalidArgumentError: it is no whole number, or not in the set.
+    """
+    ranks = process_sets.ranks_of(process_set)
+    try:
+        number = operator.index(root_rank)
+    except TypeError:
+        number = -1
+    if isinstance(root_rank, bool) or number not in ranks:
+        raise invalid(
+            f"`root_rank` must be a rank of the job that is in the process set, one of {ranks}. "
+            f"Received: root_rank={root_rank!r}",
+        )
+    return number
 
 
 def name(value: str | None) -> str | None:
@@ -100,15 +162,20 @@ def name(value: str | None) -> str | None:
     return value
 
 
-def has_rows(tensor: Any) -> None:
-    """Raises InvalidArgumentError where a tensor is known to be a scalar."""
+def rows(value: Any) -> Any:
+    """Returns the value as `dense` does.
+
+    Raises:
+        TypeError: as `dense`.
+        InvalidArgumentError: it is known to be a scalar.
+    """
+    tensor = dense(value)
     if tensor.shape.rank == 0:
-        raise tf.errors.InvalidArgumentError(
-            None,
-            None,
-            "`tensor` must have at least one dimension to be gathered. Received: a scalar of dtype "
-            f"{tensor.dtype.name}. Use tf.reshape(tensor, [1]).",
+        raise invalid(
+            "`tensor` must have at least one dimension, whose rows are gathered or split. "
+            f"Received: a scalar of dtype {tensor.dtype.name}. Use tf.reshape(tensor, [1])."
         )
+    return tensor
 
 
 def eager(function: str) -> None:
@@ -118,6 +185,54 @@ def eager(function: str) -> None:
             f"`{function}` exchanges Python objects, which a tf.function cannot hold. Call it "
             "outside of the function."
         )
+
+
+def splits(value: Any, process_set: int) -> Any:
+    """Returns alltoall's splits as int64 of shape (1, size), checked as far as is known.
+
+    Raises:
+        TypeError: they are no whole numbers.
+        InvalidArgumentError: there is not one for each rank of the set.
+    """
+    tensor = tf.convert_to_tensor(value)
+    size = size_of(process_set)
+    if not tensor.shape.is_compatible_with([size]):
+        raise invalid(
+            f"`splits` must hold one number of rows for each rank of the process set, {size}. "
+            f"Received: splits of shape {tuple(tensor.shape)}"
+        )
+    if not tensor.dtype.is_integer:
+        raise TypeError(f"`splits` must be whole numbers. Received: splits={_describe(tensor)}")
+    return tf.cast(tensor, tf.int64)[tf.newaxis]
+
+
+def size_of(process_set: int) -> int:
+    """Returns the number of ranks of the process set with this id."""
+    return len(process_sets.ranks_of(process_set))
+
+
+def set_id(value: Any) -> int:
+    """Returns a process set's id, which need not be in use.
+
+    Raises:
+        InvalidArgumentError: it can be none.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 31:
+        raise invalid(
+            "`process_set_id` must be the id of a process set. "
+            f"Received: process_set_id={value!r}. Give `process_set.process_set_id` of one that is "
+            "registered."
+        )
+    return number
+
+
+def invalid(text: str) -> tf.errors.InvalidArgumentError:
+    """Returns TensorFlow's error for an argument that is wrong."""
+    return tf.errors.InvalidArgumentError(None, None, text)
 
 
 def _describe(value: Any) -> str:

@@ -7,6 +7,7 @@ that one rank traces twice still pairs.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -19,21 +20,31 @@ _CALLS = "_tfring_calls"
 
 
 class _GraphCalls:
-    """Collectives of one graph: how many, how often each name, and the last op of each name."""
+    """Collectives of one graph: how many, how often each name, and the last op of each name.
+
+    Ranks outside a process set do not see its calls, so each set counts apart.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.uses: dict[str, int] = {}
-        self.last: dict[str, Any] = {}
+        self.counts: collections.Counter[int] = collections.Counter()
+        self.uses: collections.Counter[tuple[int, str]] = collections.Counter()
+        self.last: dict[tuple[int, str], Any] = {}
         self.barrier: Any = None
 
 
-def emit(create: Callable[[str], Any], name: str | None, *, barrier: bool = False) -> Any:
+def emit(
+    create: Callable[[str], Any],
+    name: str | None,
+    *,
+    process_set: int = 0,
+    barrier: bool = False,
+) -> Any:
     """Creates a collective op under its pairing name, after the ops that it must follow.
 
     Args:
         create: takes the pairing name and creates the op; returns its tensors, or the op.
         name: the user's name, or None.
+        process_set: id of the ranks that take part.
         barrier: the op follows, and is followed by, every other collective of its function; in
             a v1 graph nothing follows without `tf.control_dependencies`.
 
@@ -45,30 +56,32 @@ def emit(create: Callable[[str], Any], name: str | None, *, barrier: bool = Fals
     graph = tf.compat.v1.get_default_graph()
     _refuse_data_function(graph)
     calls = _calls_of(graph)
-    key = name or f"{_path(graph)}/{calls.count}"
-    calls.count += 1
+    key = name or f"{_path(graph)}/{calls.counts[process_set]}"
+    calls.counts[process_set] += 1
+    own = (process_set, key)
     if not hasattr(graph, "outer_graph"):
-        return create(_numbered(calls, key))
-    before = list(calls.last.values()) if barrier else [calls.last.get(key)]
+        return create(_numbered(calls, own))
+    before = list(calls.last.values()) if barrier else [calls.last.get(own)]
     before.append(calls.barrier)
     with tf.control_dependencies([op for op in before if op is not None]):
         result = create(key)
-    op = result[0].op if isinstance(result, (list, tuple)) else result
-    calls.last[key] = op
+    first = result[0] if isinstance(result, (list, tuple)) else result
+    op = getattr(first, "op", first)
+    calls.last[own] = op
     if barrier:
         calls.barrier = op
     return result
 
 
-def _numbered(calls: _GraphCalls, key: str) -> str:
+def _numbered(calls: _GraphCalls, own: tuple[int, str]) -> str:
     """Returns a name of its own for a call in a v1 graph.
 
     A session runs any part of the graph: calls there must not wait for each other, and so cannot
     share a name.
     """
-    use = calls.uses.get(key, 0)
-    calls.uses[key] = use + 1
-    return f"{key}#{use}" if use else key
+    use = calls.uses[own]
+    calls.uses[own] += 1
+    return f"{own[1]}#{use}" if use else own[1]
 
 
 def _refuse_data_function(graph: Any) -> None:

@@ -15,8 +15,15 @@ _MINIMUM = (2, 16)
 _LIBRARY = "libtfring_tensorflow.so"
 
 # Calls with different names may run in any order and at the same time: the engine pairs them by
-# name. A barrier stays ordered.
-_UNORDERED_OPS = ("TfringAllreduce", "TfringAllgather", "TfringBroadcast")
+# name. Barrier and join stay ordered. Queries wait for nobody.
+_UNORDERED_OPS = (
+    "TfringAllreduce",
+    "TfringAllgather",
+    "TfringBroadcast",
+    "TfringReducescatter",
+    "TfringAlltoall",
+    "TfringQuery",
+)
 
 
 def tensorflow() -> ModuleType:
@@ -66,12 +73,24 @@ def after_fork(reason: str) -> None:
     _adapter().tfring_tf_after_fork(reason.encode())
 
 
+def announce_fault(kind: int, name: str, text: str, process_set: int) -> None:
+    """Announces a collective with wrong arguments, see `tfring._calls.announce_fault`."""
+    _adapter().tfring_tf_announce_fault(kind, name.encode(), process_set, text.encode())
+
+
 @functools.cache
 def _adapter() -> ctypes.CDLL:
     library()
     adapter = ctypes.CDLL(_native.library_path(_LIBRARY))
     adapter.tfring_tf_set_world.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     adapter.tfring_tf_set_world.restype = None
+    adapter.tfring_tf_announce_fault.argtypes = [
+        ctypes.c_int32,
+        ctypes.c_char_p,
+        ctypes.c_int32,
+        ctypes.c_char_p,
+    ]
+    adapter.tfring_tf_announce_fault.restype = None
     adapter.tfring_tf_after_fork.argtypes = [ctypes.c_char_p]
     adapter.tfring_tf_after_fork.restype = None
     return adapter

@@ -1,12 +1,19 @@
 """Collectives on tensors: every rank calls them alike, eager or inside a `tf.function`.
 
+Those that reduce stand here, the others in private modules from which this one takes them.
+
 Calls on different ranks pair by `name`, the n-th use of a name with the n-th use. Without a name,
 eager calls pair in the order in which they are made, and calls in a `tf.function` by their place
 in it. Inside a `tf.function`, collectives with different names may run at the same time.
 
 When a peer fails or leaves, every call that needs it raises `tf.errors.AbortedError` with the
 rank and the cause. When ranks disagree (shape, dtype, operation, root), all of them raise
-`tf.errors.FailedPreconditionError` that lists what each rank sent, and the next call works.
+`tf.errors.FailedPreconditionError` that lists what each rank sent, and the next call works. When
+the arguments of one rank alone are wrong in an eager call, that rank raises its own error, and the
+others `tf.errors.InvalidArgumentError` with the rank and the text; the next call works.
+
+With `process_set`, "all ranks" are those of the set, and only they may call. A set that is not
+registered is a ValueError, a rank outside of it `tf.errors.InvalidArgumentError`, at once.
 """
 
 from __future__ import annotations
@@ -16,13 +23,49 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _calls, _checks, world
+from tfring import _calls, _checks
 from tfring import _gradients as _gradients
 from tfring._autograph import as_it_stands
+from tfring._gathers import (
+    allgather,
+    broadcast,
+    broadcast_,
+    gather_with_counts,
+    grouped_allgather,
+)
+from tfring._scatters import alltoall, grouped_reducescatter, reducescatter
+from tfring._waits import (
+    barrier,
+    join,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
 from tfring.compression import Compression, Compressor, checked
-from tfring.constants import NAMES, Average, Sum
+from tfring.constants import NAMES, Adasum, Average, Sum
+from tfring.process_sets import ProcessSet, global_process_set
 
-__all__ = ["allgather", "allreduce", "barrier", "broadcast", "grouped_allreduce"]
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "gather_with_counts",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "reducescatter",
+    "size_op",
+]
 
 
 @as_it_stands
@@ -36,14 +79,19 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
+    process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
     """Reduces a tensor over all ranks; each rank gets the same result, bit for bit.
 
-    16-bit floats are accumulated in float32. Average on integers truncates towards zero. The
-    gradient of Sum and Average is the same allreduce of the cotangent; Min and Max give the summed
-    cotangent in equal parts to the ranks that hold the result; Product gives it times the product
-    of the other ranks' inputs.
+    16-bit floats are accumulated in float32. Average on integers truncates towards zero; it divides
+    by the ranks that contribute, so not by those that have joined (see `join`). Adasum adds what
+    is orthogonal and averages what is parallel, by pairs of ranks, then pairs of pairs, for each
+    tensor apart (Maleki et al., arXiv:2006.02924).
+
+    The gradient of Sum and Average is the same allreduce of the cotangent; Min and Max give the
+    summed cotangent in equal parts to the ranks that hold the result; Product gives it times the
+    product of the other ranks' inputs. Adasum has none: asking for it is a LookupError.
 
     Args:
         tensor: Tensor, variable or array of float16, bfloat16, float32, float64, int8, int16,
@@ -54,11 +102,13 @@ def allreduce(
         device_dense: accepted for Horovod's scripts; has no effect.
         device_sparse: accepted for Horovod's scripts; has no effect.
         compression: what travels, a member of `Compression`. Default: the tensor as it is.
-        op: Average (default), Sum, Min, Max or Product; bool takes Min, Max or Product.
+        op: Average (default), Sum, Adasum, Min, Max or Product. Bool takes Min, Max or Product.
+            Adasum takes floats, on 1, 2, 4, ... ranks.
         prescale_factor: each input is multiplied by it before the reduction. Default 1.
         postscale_factor: the result is multiplied by it. Default 1. Scaling is done in float32 or
             wider; integers are truncated.
         name: pairs this call with those of other ranks. Default: by position.
+        process_set: the ranks that take part. Default: all.
         ignore_name_scope: accepted for Horovod's scripts; scopes are never part of a name.
 
     Returns:
@@ -68,7 +118,9 @@ def allreduce(
         NotInitializedError: before `init`.
         TypeError: the tensor is ragged, sparse or of another dtype; `compression` is no compressor.
         ValueError: an argument breaks its rule.
-        NotImplementedError: `tf.IndexedSlices` with Min, Max or Product.
+        NotImplementedError: `tf.IndexedSlices` with Adasum, Min, Max or Product.
+        tf.errors.InvalidArgumentError: this rank is not in the process set, or a peer's arguments
+            are wrong.
         tf.errors.FailedPreconditionError: ranks disagree about shape, dtype or operation.
         tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
@@ -87,6 +139,7 @@ def allreduce(
         op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
+        process_set=process_set,
         ignore_name_scope=ignore_name_scope,
         name=name,
     )[0]
@@ -102,6 +155,7 @@ def grouped_allreduce(
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
@@ -114,9 +168,10 @@ def grouped_allreduce(
         device_dense: has no effect.
         device_sparse: has no effect.
         compression: a member of `Compression`.
-        op: Average (default), Sum, Min, Max or Product.
+        op: Average (default), Sum, Adasum, Min, Max or Product.
         prescale_factor: multiplies each input. Default 1.
         postscale_factor: multiplies each result. Default 1.
+        process_set: the ranks that take part. Default: all.
         ignore_name_scope: has no effect.
         name: pairs this call with those of other ranks. Default: by position.
 
@@ -125,7 +180,9 @@ def grouped_allreduce(
 
     Raises:
         NotInitializedError: before `init`.
-        TypeError, ValueError, NotImplementedError: as for `allreduce`, before anything is sent.
+        TypeError, ValueError, NotImplementedError: as for `allreduce`.
+        tf.errors.InvalidArgumentError: this rank is not in the process set, or a peer's arguments
+            are wrong.
         tf.errors.FailedPreconditionError: ranks disagree.
         tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
@@ -135,137 +192,31 @@ def grouped_allreduce(
         >>> [t.dtype.name for t in hvd.grouped_allreduce([1.0, tf.constant(2)])]
         ['float32', 'int32']
     """
-    world.require_usable()
-    if not isinstance(tensors, (list, tuple)):
-        raise TypeError(f"`tensors` must be a list or tuple. Received: {type(tensors).__name__}")
-    checked(compression)
-    reduce_op = _checks.reduce_op(average, op)
-    scales = (
-        _checks.factor(prescale_factor, "prescale_factor"),
-        _checks.factor(postscale_factor, "postscale_factor"),
-    )
-    name = _checks.name(name)
-    is_sparse = [isinstance(tensor, tf.IndexedSlices) for tensor in tensors]
-    # Everything is checked before anything is sent.
-    slices = [_checked_slices(t, reduce_op) for t, s in zip(tensors, is_sparse, strict=True) if s]
-    dense = [_checked_dense(t, reduce_op) for t, s in zip(tensors, is_sparse, strict=True) if not s]
-    dense_results = iter(_reduce_dense(dense, compression, reduce_op, scales, name))
-    sparse_name = f"{name}/sparse" if name and dense else name
-    sparse_results = iter(_reduce_slices(slices, compression, reduce_op, scales, sparse_name))
-    return [next(sparse_results if sparse else dense_results) for sparse in is_sparse]
+    group = _checks.process_set(process_set)
+    with _calls.announced(_calls.ALLREDUCE, name, group):
+        _checks.tensor_list(tensors)
+        checked(compression)
+        reduce_op = _checks.reduce_op(average, op)
+        scales = (
+            _checks.factor(prescale_factor, "prescale_factor"),
+            _checks.factor(postscale_factor, "postscale_factor"),
+        )
+        name = _checks.name(name)
+        # Everything is checked before anything is sent.
+        ready = [_checked(tensor, reduce_op, group) for tensor in tensors]
+    slices = [tensor for tensor in ready if isinstance(tensor, tf.IndexedSlices)]
+    dense = [tensor for tensor in ready if not isinstance(tensor, tf.IndexedSlices)]
+    results = iter(_reduce_dense(dense, compression, reduce_op, scales, name, group))
+    name = f"{name}/sparse" if name and dense else name
+    sparse = iter(_reduce_slices(slices, compression, reduce_op, scales, name, group))
+    return [next(sparse if isinstance(t, tf.IndexedSlices) else results) for t in ready]
 
 
-@as_it_stands
-def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = False) -> Any:
-    """Concatenates the tensors of all ranks along the first dimension, in rank order.
-
-    Its gradient is the average of all ranks' cotangents, of which each rank keeps its own rows.
-
-    Args:
-        tensor: Tensor, variable or array of a dtype that `allreduce` takes, with at least one
-            dimension. The first dimension may differ between ranks and may be 0; the others and
-            the dtype must be equal.
-        name: pairs this call with those of other ranks. Default: by position.
-        ignore_name_scope: accepted for Horovod's scripts; scopes are never part of a name.
-
-    Returns:
-        A tensor of shape (sum of first dimensions, other dimensions...).
-
-    Raises:
-        NotInitializedError: before `init`.
-        TypeError: the tensor is ragged, sparse or of another dtype.
-        tf.errors.InvalidArgumentError: the tensor is a scalar.
-        tf.errors.FailedPreconditionError: ranks disagree about dtype or other dimensions.
-        tf.errors.AbortedError: a peer failed, left, or did not come in time.
-
-    Example:
-        >>> import tfring as hvd
-        >>> hvd.init()
-        >>> hvd.allgather([[1, 2]]).shape[0] == hvd.size()
-        True
-    """
-    return gather_with_counts([tensor], name)[0][0]
-
-
-@as_it_stands
-def gather_with_counts(tensors: Sequence[Any], name: str | None = None) -> tuple[list[Any], Any]:
-    """Gathers several tensors in one collective, see `allgather`.
-
-    Returns:
-        The gathered tensors, and the number of rows of each tensor by rank: int64 of shape
-        (size, number of tensors).
-    """
-    world.require_usable()
-    checked = [_checks.dense(tensor) for tensor in tensors]
-    for tensor in checked:
-        _checks.has_rows(tensor)
-    return _calls.allgather(checked, _checks.name(name))
-
-
-@as_it_stands
-def broadcast(
-    tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False
-) -> Any:
-    """Returns the root's tensor on every rank.
-
-    Its gradient is the average of all ranks' cotangents on the root, and zero elsewhere.
-
-    Args:
-        tensor: Tensor, variable or array of a dtype that `allreduce` takes; shape and dtype must
-            be equal on all ranks, values count on the root only.
-        root_rank: rank whose values are sent.
-        name: pairs this call with those of other ranks. Default: by position.
-        ignore_name_scope: accepted for Horovod's scripts; scopes are never part of a name.
-
-    Returns:
-        A tensor of the input's shape and dtype.
-
-    Raises:
-        NotInitializedError: before `init`.
-        TypeError: the tensor is ragged, sparse or of another dtype.
-        ValueError: `root_rank` is no rank of this world.
-        tf.errors.FailedPreconditionError: ranks disagree about shape, dtype or root.
-        tf.errors.AbortedError: a peer failed, left, or did not come in time.
-
-    Example:
-        >>> import tfring as hvd
-        >>> hvd.init()
-        >>> int(hvd.broadcast(hvd.rank(), root_rank=0))
-        0
-    """
-    world.require_usable()
-    root = _checks.root(root_rank)
-    return _calls.broadcast([_checks.dense(tensor)], root, _checks.name(name))[0]
-
-
-@as_it_stands
-def barrier(name: str | None = None) -> Any:
-    """Waits until every rank has called it.
-
-    Inside a `tf.function` it runs after all collectives created before it in that function, and
-    before all created after it.
-
-    Args:
-        name: pairs this call with those of other ranks. Default: by position.
-
-    Returns:
-        None in eager mode, the operation in a graph.
-
-    Raises:
-        NotInitializedError: before `init`.
-        tf.errors.AbortedError: a peer failed, left, or did not come in time.
-
-    Example:
-        >>> import tfring as hvd
-        >>> hvd.init()
-        >>> hvd.barrier()
-    """
-    return _calls.barrier(_checks.name(name))
-
-
-def _checked_dense(tensor: Any, op: int) -> Any:
+def _checked(tensor: Any, op: int, group: int) -> Any:
+    if isinstance(tensor, tf.IndexedSlices):
+        return _checked_slices(tensor, op)
     tensor = _checks.dense(tensor)
-    _checks.reducible(tensor, op)
+    _checks.reducible(tensor, op, group)
     return tensor
 
 
@@ -286,16 +237,18 @@ def _reduce_dense(
     op: int,
     scales: tuple[float, float],
     name: str | None,
+    group: int,
 ) -> list[Any]:
     if not tensors:
         return []
     sent, contexts = zip(*map(compression.compress, tensors), strict=True)
-    if op in (Average, Sum):
-        results = _calls.allreduce(sent, op, *scales, name=name)
+    if op in (Average, Sum, Adasum):
+        results = _calls.allreduce(sent, op, *scales, name=name, process_set=group)
     else:
         # Apart from the op, so that its gradient can compare inputs with outputs.
-        scaled = [_scaled(tensor, scales[0]) for tensor in sent]
-        results = [_scaled(tensor, scales[1]) for tensor in _calls.allreduce(scaled, op, name=name)]
+        scaled = [_calls.scaled(tensor, scales[0]) for tensor in sent]
+        reduced = _calls.allreduce(scaled, op, name=name, process_set=group)
+        results = [_calls.scaled(tensor, scales[1]) for tensor in reduced]
     return [compression.decompress(*pair) for pair in zip(results, contexts, strict=True)]
 
 
@@ -305,25 +258,16 @@ def _reduce_slices(
     op: int,
     scales: tuple[float, float],
     name: str | None,
+    group: int,
 ) -> list[Any]:
     if not slices:
         return []
-    scale = scales[0] * scales[1] / (world.size() if op == Average else 1)
+    scale = scales[0] * scales[1] / (_checks.size_of(group) if op == Average else 1)
     sent, contexts = zip(*(compression.compress(s.values) for s in slices), strict=True)
     indices = [s.indices for s in slices]
-    gathered, _ = _calls.allgather([*sent, *indices], name)
+    gathered, _ = _calls.allgather([*sent, *indices], name, group)
     results = []
     for i, (old, context) in enumerate(zip(slices, contexts, strict=True)):
-        values = _scaled(compression.decompress(gathered[i], context), scale)
+        values = _calls.scaled(compression.decompress(gathered[i], context), scale)
         results.append(tf.IndexedSlices(values, gathered[len(slices) + i], old.dense_shape))
     return results
-
-
-def _scaled(tensor: Any, factor: float) -> Any:
-    """Multiplies in at least float32, integers in float64, and truncates back."""
-    if factor == 1.0:
-        return tensor
-    if tensor.dtype in (tf.float32, tf.float64):
-        return tensor * tf.constant(factor, tensor.dtype)
-    wide = tf.float32 if tensor.dtype.is_floating else tf.float64
-    return tf.cast(tf.cast(tensor, wide) * tf.constant(factor, wide), tensor.dtype)

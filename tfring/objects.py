@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
 import tensorflow as tf
 
-from tfring import _calls, _checks, _exchange, world
+from tfring import _calls, _checks, _exchange, _gathers, world
 from tfring._autograph import as_it_stands
+from tfring.process_sets import ProcessSet, global_process_set
 
-__all__ = ["allgather_object", "broadcast_object", "broadcast_variables"]
-
-# Dtypes that the engine does not carry travel as one of the same width.
-_CARRIERS = {
-    tf.uint32: tf.int32,
-    tf.uint64: tf.int64,
-    tf.complex64: tf.int64,
-}
+__all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn", "broadcast_variables"]
 
 
 @as_it_stands
 def broadcast_object(
-    obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Returns the root's Python object on every rank.
 
@@ -34,10 +33,12 @@ def broadcast_object(
     Args:
         obj: anything that cloudpickle can pickle; counts on the root only, so its type may differ
             between ranks.
-        root_rank: rank whose object is sent. Default 0.
+        root_rank: rank whose object is sent: its number in the job, also with a process set.
+            Default 0.
         session: accepted for Horovod's scripts; has no effect, the bytes do not go through
             TensorFlow.
         name: pairs this call with those of other ranks. Default `"broadcast_object"`.
+        process_set: the ranks that take part. Default: all.
 
     Returns:
         `obj` itself on the root, a copy elsewhere.
@@ -46,7 +47,9 @@ def broadcast_object(
         NotInitializedError: before `init`.
         RuntimeError: inside a `tf.function`.
         TypeError: on all ranks, when an object that is sent cannot be pickled.
-        ValueError: `root_rank` is no rank of this world.
+        ValueError: the process set is not registered, or the name is empty.
+        tf.errors.InvalidArgumentError: `root_rank` is no rank of the process set; this rank is not
+            in the process set; or a peer's arguments are wrong.
         tf.errors.FailedPreconditionError: ranks disagree about the root.
         tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
@@ -56,18 +59,53 @@ def broadcast_object(
         >>> hvd.broadcast_object({"epoch": 3})
         {'epoch': 3}
     """
-    world.require_usable()
+    group = _checks.process_set(process_set)
     _checks.eager("broadcast_object")
-    root = _checks.root(root_rank)
     key = _checks.name(name) or "broadcast_object"
+    with _calls.announced(_calls.BROADCAST, f"{key}/size", group):
+        root = _checks.root(root_rank, group)
     is_root = world.rank() == root
     sent, failed = _pickled(obj, "broadcast_object") if is_root else (b"", False)
-    received = _exchange.broadcast(sent, root, key)
+    received = _exchange.broadcast(sent, root, key, group)
     return obj if is_root and not failed else _unpickled([received])[0]
 
 
 @as_it_stands
-def allgather_object(obj: Any, session: Any = None, name: str | None = None) -> list[Any]:
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """Returns a function of one object that does what `broadcast_object` does.
+
+    Args:
+        root_rank: as for `broadcast_object`, and so are all other arguments.
+        session: has no effect.
+        name: pairs the calls with those of other ranks. Default `"broadcast_object"`.
+        process_set: the ranks that take part. Default: all.
+
+    Returns:
+        A function that takes this rank's object and returns the root's.
+
+    Example:
+        >>> import tfring as hvd
+        >>> hvd.init()
+        >>> hvd.broadcast_object_fn(root_rank=0)([1, 2])
+        [1, 2]
+    """
+    return functools.partial(
+        broadcast_object, root_rank=root_rank, session=session, name=name, process_set=process_set
+    )
+
+
+@as_it_stands
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
     """Returns the Python objects of all ranks, in rank order.
 
     One collective. Only objects of this job's own ranks are unpickled. Works in eager mode and,
@@ -75,17 +113,19 @@ def allgather_object(obj: Any, session: Any = None, name: str | None = None) -> 
 
     Args:
         obj: anything that cloudpickle can pickle.
-        session: accepted for Horovod's scripts; has no effect, the bytes do not go through
-            TensorFlow.
+        session: as for `broadcast_object`.
         name: pairs this call with those of other ranks. Default `"allgather_object"`.
+        process_set: the ranks that take part. Default: all.
 
     Returns:
-        List of length `size()`.
+        List with one object of each rank.
 
     Raises:
         NotInitializedError: before `init`.
         RuntimeError: inside a `tf.function`.
         TypeError: on all ranks, when an object that is sent cannot be pickled.
+        ValueError: the process set is not registered, or the name is empty.
+        tf.errors.InvalidArgumentError: this rank is not in the process set.
         tf.errors.AbortedError: a peer failed, left, or did not come in time.
 
     Example:
@@ -94,23 +134,29 @@ def allgather_object(obj: Any, session: Any = None, name: str | None = None) -> 
         >>> hvd.allgather_object(hvd.rank()) == list(range(hvd.size()))
         True
     """
-    world.require_usable()
+    group = _checks.process_set(process_set)
     _checks.eager("allgather_object")
     key = _checks.name(name) or "allgather_object"
     payload, _ = _pickled(obj, "allgather_object")
-    return _unpickled(_exchange.allgather(payload, key))
+    return _unpickled(_exchange.allgather(payload, key, group))
 
 
 @as_it_stands
-def broadcast_variables(variables: Sequence[Any], root_rank: int, inplace: bool = False) -> Any:
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
     """Assigns the root's values to the variables of every rank, in one collective.
 
-    Works in eager mode, inside a `tf.function` and in v1 graphs.
+    Works in eager mode, inside a `tf.function`, and in graphs of `tf.compat.v1`.
 
     Args:
         variables: list of `tf.Variable` and `keras.Variable`, with equal number, order, shapes and
             dtypes on all ranks; dtypes may differ within the list.
-        root_rank: rank whose values are sent.
+        root_rank: rank whose values are sent: its number in the job, also with a process set.
+        process_set: the ranks that take part. Default: all.
         inplace: accepted for Horovod's scripts; has no effect.
 
     Returns:
@@ -118,9 +164,11 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, inplace: bool 
 
     Raises:
         NotInitializedError: before `init`.
-        TypeError: a variable has a dtype that cannot be sent.
-        ValueError: `root_rank` is no rank of this world.
-        tf.errors.FailedPreconditionError: ranks disagree about the variables.
+        TypeError: a variable has a dtype that cannot be sent, or is none.
+        ValueError: the process set is not registered.
+        tf.errors.InvalidArgumentError: `root_rank` is no rank of the process set; this rank is not
+            in the process set; or a peer's arguments are wrong.
+        tf.errors.FailedPreconditionError: ranks disagree about the variables or the root.
         tf.errors.AbortedError: a peer failed, left, or did not come in time; the variables
             keep their values.
 
@@ -130,22 +178,8 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, inplace: bool 
         >>> v = tf.Variable([1.0, 2.0])
         >>> hvd.broadcast_variables([v], root_rank=0)
     """
-    world.require_usable()
-    root = _checks.root(root_rank)
-    variables = list(variables)
-    eager = tf.executing_eagerly()
-    if not variables:
-        return None if eager else tf.no_op()
-    values = [_carried(tf.convert_to_tensor(variable)) for variable in variables]
-    results = _calls.broadcast(values, root, None)
-    if world.rank() != root:
-        results = [_assign(*pair) for pair in zip(variables, results, strict=True)]
-    return None if eager else tf.group(*results)
-
-
-def _assign(variable: Any, result: Any) -> Any:
-    dtype = tf.as_dtype(variable.dtype)
-    return variable.assign(tf.bitcast(result, dtype) if dtype in _CARRIERS else result)
+    values = _gathers.broadcast_(list(variables), root_rank, process_set=process_set)
+    return None if tf.executing_eagerly() else tf.group(*values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,10 +212,3 @@ def _unpickled(parts: Sequence[bytes]) -> list[Any]:
         if isinstance(received, _Unpicklable):
             raise TypeError(received.reason)
     return objects
-
-
-def _carried(tensor: Any) -> Any:
-    carrier = _CARRIERS.get(tensor.dtype)
-    if carrier is not None:
-        return tf.bitcast(tensor, carrier)
-    return _checks.dense(tensor, "variables")

@@ -130,6 +130,13 @@ SETTINGS: tuple[Setting, ...] = (
         "1: ranks of one host exchange data through shared memory; 0: through TCP.",
     ),
     Setting(
+        "dynamic_process_sets",
+        ("TFRING_DYNAMIC_PROCESS_SETS", "HOROVOD_DYNAMIC_PROCESS_SETS"),
+        False,
+        _switch,
+        '1: process sets may be added and removed after `init`; `process_sets="dynamic"` there.',
+    ),
+    Setting(
         "chunk_bytes",
         ("TFRING_CHUNK_BYTES",),
         0,
@@ -170,6 +177,7 @@ class Settings:
     bucket_bytes: int
     interfaces: str | None
     shared_memory: bool
+    dynamic_process_sets: bool
     chunk_bytes: int
     spin_us: int
     log_level: str

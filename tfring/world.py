@@ -10,11 +10,16 @@ import dataclasses
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from ctypes import byref, c_void_p
+from typing import TYPE_CHECKING, Any, Literal
 
 from tfring import _failure, _identity, _native
 from tfring import settings as _settings
 from tfring.errors import FORKED, NOT_INITIALIZED, NotInitializedError
+
+if TYPE_CHECKING:
+    from tfring.process_sets import ProcessSet
 
 __all__ = [
     "Stats",
@@ -76,6 +81,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self.calling = threading.RLock()  # held while a call into the engine waits for peers
         self.world: _World | None = None
         self.attempts = 0
         self.forked = False
@@ -86,6 +92,8 @@ _process = _Process()
 
 
 def init(
+    comm: Sequence[int] | None = None,
+    process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None = None,
     *,
     start_timeout: float | None = None,
     warn_after: float | None = None,
@@ -100,6 +108,10 @@ def init(
     that no launcher started gets a world of one. `shutdown` is called when Python exits.
 
     Args:
+        comm: None, or the list of all ranks in order, which means the same. A job has one world;
+            for fewer ranks use process sets.
+        process_sets: process sets to register, the same on all ranks. Or "dynamic": sets may be
+            added and removed later. Default: none.
         start_timeout: seconds to wait for the other ranks. Default 30.
         warn_after: seconds after which a collective that misses ranks is reported, 0 means never.
             Default 60.
@@ -110,6 +122,8 @@ def init(
 
     Raises:
         ValueError: an argument or an environment variable breaks its rule.
+        TypeError: `process_sets` is something else.
+        tf.errors.FailedPreconditionError: ranks gave different process sets.
         CommunicationError: ranks did not arrive in time or could not be reached; it names them.
         ImportError: TensorFlow is missing or older than 2.16.
         RuntimeError: the process was forked from one that had called `init`.
@@ -120,12 +134,16 @@ def init(
         >>> 0 <= hvd.rank() < hvd.size()
         True
     """
+    from tfring import process_sets as _sets
+
     with _process.lock:
         if _process.forked:
             raise RuntimeError(FORKED)
         if _process.world is not None:
             return
+        _process.attempts += 1
         settings = _settings.load(
+            dynamic_process_sets=True if process_sets == "dynamic" else None,
             start_timeout=start_timeout,
             warn_after=warn_after,
             fail_after=fail_after,
@@ -133,8 +151,15 @@ def init(
             shared_memory=shared_memory,
         )
         identity = _identity.from_environment(os.environ)
+        _check_communicator(comm, identity.size)
+        sets = _sets.requested(process_sets, identity.size)
         _logger.setLevel(settings.log_level.upper())
         _process.world = _create(identity, settings)
+        try:
+            _sets._setup(sets)
+        except BaseException:
+            shutdown()
+            raise
 
 
 def shutdown() -> None:
@@ -144,7 +169,7 @@ def shutdown() -> None:
     ranks are done. Returns within a few seconds whatever the others do. `init` may follow, on
     every rank.
     """
-    from tfring import _ops
+    from tfring import _ops, process_sets
 
     with _process.lock:
         world, _process.world = _process.world, None
@@ -152,7 +177,14 @@ def shutdown() -> None:
             return
         world.hook.remove()
         _ops.set_world(None, NOT_INITIALIZED)
-        _native.engine().tfr_world_shutdown(world.handle)
+        process_sets._teardown()
+        if not _process.calling.acquire(blocking=False):
+            _native.engine().tfr_world_abort(world.handle, b"shutdown was called")
+            _process.calling.acquire()
+        try:
+            _native.engine().tfr_world_shutdown(world.handle)
+        finally:
+            _process.calling.release()
 
 
 def is_initialized() -> bool:
@@ -280,6 +312,17 @@ def submit(request: _native.Request) -> tuple[int, str]:
     return code, error.text.decode(errors="replace") if code else ""
 
 
+def call(name: str, *arguments: Any) -> None:
+    """Calls an engine function of this world that may wait for peers; `shutdown` ends the wait.
+
+    Args:
+        name: of the function, whose first argument is the world and the last a `tfr_error`.
+        *arguments: what stands between them.
+    """
+    with _process.calling:
+        _native.call(name, _world().handle, *arguments)
+
+
 def fail(text: str) -> None:
     """Ends the job for every rank, with this one as the first to blame unless another was first.
 
@@ -307,12 +350,22 @@ def _world() -> _World:
     return world
 
 
+def _check_communicator(comm: Any, size: int) -> None:
+    """Raises ValueError unless `comm` means the whole job."""
+    if comm is None or (isinstance(comm, Sequence) and list(comm) == list(range(size))):
+        return
+    raise ValueError(
+        f"`comm` must be None or the ranks 0 to {size - 1} in order. Received: comm={comm!r}. "
+        "For collectives among some ranks, give init(process_sets=[tfring.ProcessSet(ranks)]) and "
+        "process_set= to each collective."
+    )
+
+
 def _create(identity: _identity.Identity, settings: _settings.Settings) -> _World:
     from tfring import _ops
 
     _ops.library()
     _hook_process()
-    _process.attempts += 1
     config = _config(identity, settings, f"{identity.job}/{_process.attempts}")
     handle, info = c_void_p(), _native.Info()
     _native.call("tfr_world_create", byref(config), byref(handle))

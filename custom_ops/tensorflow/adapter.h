@@ -13,6 +13,11 @@ extern "C" {
 // handing a request to the former world; afterwards it may be shut down.
 TFR_API void tfring_tf_set_world(tfr_world* world, const char* reason);
 
+// Tells the peers that this rank's call of a collective has wrong arguments, so
+// that theirs fails with `text` instead of waiting. Returns at once.
+TFR_API void tfring_tf_announce_fault(int32_t kind, const char* name,
+                                      int32_t process_set, const char* text);
+
 // To be called in a forked child: as NULL above, but takes no lock.
 TFR_API void tfring_tf_after_fork(const char* reason);
 

@@ -42,15 +42,24 @@ std::string ReadString(TF_OpKernelConstruction* construction, const char* name,
 
 void ReadAttributes(TF_OpKernelConstruction* construction,
                     CollectiveAttributes* attributes, TF_Status* status) {
+  const auto read_int = [&](const char* name) {
+    return static_cast<int32_t>(ReadInt(construction, name, status));
+  };
   attributes->name = ReadString(construction, "tensor_name", status);
-  if (attributes->kind == TFR_ALLREDUCE) {
-    attributes->reduce_op =
-        static_cast<int32_t>(ReadInt(construction, "reduce_op", status));
-    attributes->prescale = ReadFactor(construction, "prescale_bits", status);
-    attributes->postscale = ReadFactor(construction, "postscale_bits", status);
-  } else if (attributes->kind == TFR_BROADCAST) {
-    attributes->root =
-        static_cast<int32_t>(ReadInt(construction, "root", status));
+  attributes->process_set = read_int("process_set");
+  switch (attributes->kind) {
+    case TFR_ALLREDUCE:
+    case TFR_REDUCESCATTER:
+      attributes->reduce_op = read_int("reduce_op");
+      attributes->prescale = ReadFactor(construction, "prescale_bits", status);
+      attributes->postscale =
+          ReadFactor(construction, "postscale_bits", status);
+      break;
+    case TFR_BROADCAST:
+      attributes->root = read_int("root");
+      break;
+    default:
+      break;
   }
 }
 

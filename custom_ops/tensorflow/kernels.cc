@@ -57,7 +57,10 @@ bool RegisterKernel(const char* op) {
     RegisterKernel<TFR_ALLREDUCE>("TfringAllreduce") &&
     RegisterKernel<TFR_ALLGATHER>("TfringAllgather") &&
     RegisterKernel<TFR_BROADCAST>("TfringBroadcast") &&
-    RegisterKernel<TFR_BARRIER>("TfringBarrier");
+    RegisterKernel<TFR_REDUCESCATTER>("TfringReducescatter") &&
+    RegisterKernel<TFR_ALLTOALL>("TfringAlltoall") &&
+    RegisterKernel<TFR_BARRIER>("TfringBarrier") &&
+    RegisterKernel<TFR_JOIN>("TfringJoin");
 
 }  // namespace
 }  // namespace tfring

@@ -24,10 +24,10 @@ void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-// Each input has rows; how many there are in all is known when they are
-// gathered. The C API cannot say "these dimensions but the first", so Python
-// sets what is known.
-void GatheredShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+// Each tensor has rows; how many there will be is known when the ranks have
+// met. The C API cannot say "these dimensions but the first", so Python sets
+// what is known.
+void OtherRows(TF_ShapeInferenceContext* context, TF_Status* status) {
   const int64_t count = TF_ShapeInferenceContextNumInputs(context);
   for (int i = 0; i < count && TF_GetCode(status) == TF_OK; ++i) {
     const ScopedShape shape(TF_NewShapeHandle());
@@ -41,37 +41,81 @@ void GatheredShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
+void Scalar(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const ScopedShape shape(TF_ShapeInferenceContextScalar(context));
+  TF_ShapeInferenceContextSetOutput(context, 0, shape.get(), status);
+}
+
 void NoShapes(TF_ShapeInferenceContext*, TF_Status*) {}
 
-using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
+struct Op {
+  const char* name;
+  std::initializer_list<const char*> inputs;
+  std::initializer_list<const char*> outputs;
+  std::initializer_list<const char*> attributes;
+  void (*shapes)(TF_ShapeInferenceContext*, TF_Status*);
+};
 
-bool RegisterOp(const char* name, bool has_tensors,
-                std::initializer_list<const char*> attributes,
-                ShapeFunction shape_function) {
-  TF_OpDefinitionBuilder* builder = TF_NewOpDefinitionBuilder(name);
-  if (has_tensors) {
-    TF_OpDefinitionBuilderAddInput(builder, "tensors: T");
-    TF_OpDefinitionBuilderAddOutput(builder, "results: T");
-    TF_OpDefinitionBuilderAddAttr(builder, kTypes);
+bool Register(const Op& op) {
+  TF_OpDefinitionBuilder* builder = TF_NewOpDefinitionBuilder(op.name);
+  for (const char* input : op.inputs) {
+    TF_OpDefinitionBuilderAddInput(builder, input);
   }
-  TF_OpDefinitionBuilderAddAttr(builder, "tensor_name: string");
-  for (const char* attribute : attributes) {
+  for (const char* output : op.outputs) {
+    TF_OpDefinitionBuilderAddOutput(builder, output);
+  }
+  for (const char* attribute : op.attributes) {
     TF_OpDefinitionBuilderAddAttr(builder, attribute);
   }
   TF_OpDefinitionBuilderSetIsStateful(builder, true);
-  TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, shape_function);
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, op.shapes);
   const ScopedStatus status = NewStatus();
   TF_RegisterOpDefinition(builder, status.get());
   return Ok(status);
 }
 
+constexpr char kName[] = "tensor_name: string";
+constexpr char kSet[] = "process_set: int = 0";
+constexpr char kReduceOp[] = "reduce_op: int";
+// float64 bit patterns, see attributes.cc.
+constexpr char kPrescale[] = "prescale_bits: int";
+constexpr char kPostscale[] = "postscale_bits: int";
+
 [[maybe_unused]] const bool registered =
-    RegisterOp("TfringAllreduce", true,
-               {"reduce_op: int", "prescale_bits: int", "postscale_bits: int"},
-               &SameShapes) &&
-    RegisterOp("TfringAllgather", true, {}, &GatheredShapes) &&
-    RegisterOp("TfringBroadcast", true, {"root: int"}, &SameShapes) &&
-    RegisterOp("TfringBarrier", false, {}, &NoShapes);
+    Register({"TfringAllreduce",
+              {"tensors: T"},
+              {"results: T"},
+              {kTypes, kName, kSet, kReduceOp, kPrescale, kPostscale},
+              &SameShapes}) &&
+    Register({"TfringAllgather",
+              {"tensors: T"},
+              {"results: T"},
+              {kTypes, kName, kSet},
+              &OtherRows}) &&
+    Register({"TfringBroadcast",
+              {"tensors: T"},
+              {"results: T"},
+              {kTypes, kName, kSet, "root: int"},
+              &SameShapes}) &&
+    Register({"TfringReducescatter",
+              {"tensors: T"},
+              {"results: T"},
+              {kTypes, kName, kSet, kReduceOp, kPrescale, kPostscale},
+              &OtherRows}) &&
+    // splits: rows for each rank, (tensors, ranks); empty: equal parts.
+    Register({"TfringAlltoall",
+              {"tensors: T", "splits: int64"},
+              {"results: T", "received_splits: int64"},
+              {kTypes, kName, kSet},
+              &OtherRows}) &&
+    Register({"TfringBarrier", {}, {}, {kName, kSet}, &NoShapes}) &&
+    Register(
+        {"TfringJoin", {}, {"last_rank: int32"}, {kName, kSet}, &Scalar}) &&
+    Register({"TfringQuery",
+              {},
+              {"answer: int32"},
+              {"question: int", kSet},
+              &Scalar});
 
 }  // namespace
 }  // namespace tfring

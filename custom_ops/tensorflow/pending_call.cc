@@ -1,5 +1,6 @@
 #include "custom_ops/tensorflow/pending_call.h"
 
+#include <cstring>
 #include <utility>
 
 #include "custom_ops/tensorflow/world_holder.h"
@@ -28,6 +29,23 @@ std::vector<int64_t> DimsOf(const ScopedTensor& tensor) {
   return dims;
 }
 
+bool KeepsShapes(tfr_kind kind) {
+  return kind == TFR_ALLREDUCE || kind == TFR_BROADCAST;
+}
+
+// Size of the process set, 0 where there is none: the engine says why.
+int64_t SizeOf(int32_t process_set) {
+  int32_t size = 0;
+  int32_t rank;
+  tfr_error error;
+  CurrentWorld().With(
+      [&](tfr_world* world) {
+        return tfr_process_set_info(world, process_set, &size, &rank, &error);
+      },
+      &error);
+  return size;
+}
+
 }  // namespace
 
 PendingCall::PendingCall(const CollectiveAttributes& attributes,
@@ -40,18 +58,24 @@ void PendingCall::Start(const CollectiveAttributes& attributes,
                         std::function<void()> done) {
   auto* call = new PendingCall(attributes, context, std::move(done));
   const ScopedStatus status = NewStatus();
-  call->slots_.resize(TF_NumInputs(context));
+  const bool has_splits = attributes.kind == TFR_ALLTOALL;
+  call->slots_.resize(TF_NumInputs(context) - (has_splits ? 1 : 0));
   std::vector<tfr_tensor> tensors(call->slots_.size());
   for (size_t i = 0; i < tensors.size() && Ok(status); ++i) {
     call->Bind(static_cast<int>(i), &tensors[i], status.get());
   }
+  if (has_splits && Ok(status)) call->BindSplits(status.get());
   if (!Ok(status)) {
     call->Finish(TF_GetCode(status.get()), TF_Message(status.get()));
     return;
   }
+  if (attributes.kind == TFR_JOIN) call->counts_.resize(1);
+  tfr_request request = call->Describe(tensors);
+  const std::string fault = call->SplitsFault();
+  if (!fault.empty()) request.fault = fault.c_str();
   // After an accepted request `call` may already be gone.
   tfr_error error;
-  if (CurrentWorld().Submit(call->Describe(tensors), &error) != TFR_OK) {
+  if (CurrentWorld().Submit(request, &error) != TFR_OK) {
     call->Finish(error.code, error.text);
   }
 }
@@ -62,7 +86,7 @@ void PendingCall::Bind(int i, tfr_tensor* tensor, TF_Status* status) {
   if (TF_GetCode(status) != TF_OK) return;
   slot->dims = DimsOf(slot->input);
   slot->dtype = TF_TensorType(slot->input.get());
-  if (attributes_.kind != TFR_ALLGATHER) BindOutput(i, slot, status);
+  if (KeepsShapes(attributes_.kind)) BindOutput(i, slot, status);
   if (TF_GetCode(status) != TF_OK) return;
   tensor->output = slot->output ? BufferOf(slot->output) : nullptr;
   tensor->input = slot->input ? BufferOf(slot->input) : tensor->output;
@@ -83,16 +107,38 @@ void PendingCall::BindOutput(int i, Slot* slot, TF_Status* status) {
   slot->input = GetInput(context_, i, status);
 }
 
+void PendingCall::BindSplits(TF_Status* status) {
+  splits_ = GetInput(context_, static_cast<int>(slots_.size()), status);
+  counts_.resize(slots_.size() *
+                 static_cast<size_t>(SizeOf(attributes_.process_set)));
+}
+
+std::string PendingCall::SplitsFault() const {
+  if (!splits_) return {};
+  const int64_t given = TF_TensorElementCount(splits_.get());
+  if (given == 0 || static_cast<size_t>(given) == counts_.size()) return {};
+  return "`splits` must hold one number of rows for each rank of the process "
+         "set, " +
+         std::to_string(counts_.size() / slots_.size()) + ". Received: " +
+         std::to_string(given / static_cast<int64_t>(slots_.size())) +
+         " numbers";
+}
+
 tfr_request PendingCall::Describe(const std::vector<tfr_tensor>& tensors) {
   tfr_request request = {};
   request.name = attributes_.name.c_str();
   request.kind = attributes_.kind;
+  request.process_set = attributes_.process_set;
   request.reduce_op = attributes_.reduce_op;
   request.root = attributes_.root;
   request.tensor_count = static_cast<int32_t>(tensors.size());
   request.tensors = tensors.data();
   request.prescale = attributes_.prescale;
   request.postscale = attributes_.postscale;
+  if (splits_ && TF_TensorElementCount(splits_.get()) > 0) {
+    request.splits = static_cast<const int64_t*>(TF_TensorData(splits_.get()));
+  }
+  request.counts = counts_.empty() ? nullptr : counts_.data();
   request.allocate = &PendingCall::Allocate;
   request.done = &PendingCall::Done;
   request.user = this;
@@ -103,6 +149,7 @@ void* PendingCall::Allocate(void* user, int32_t tensor, int64_t rows) {
   auto* call = static_cast<PendingCall*>(user);
   Slot* slot = &call->slots_[tensor];
   std::vector<int64_t> dims = slot->dims;
+  if (dims.empty()) return nullptr;
   dims[0] = rows;
   size_t bytes = TF_DataTypeSize(slot->dtype);
   for (const int64_t dim : dims) bytes *= static_cast<size_t>(dim);
@@ -127,11 +174,39 @@ TF_Code ToTensorFlow(int code) {
 
 }  // namespace
 
+void PendingCall::SetCounts(TF_Status* status) {
+  if (attributes_.kind == TFR_JOIN) {
+    const ScopedTensor output(TF_AllocateOutput(context_, 0, TF_INT32, nullptr,
+                                                0, sizeof(int32_t), status));
+    if (TF_GetCode(status) != TF_OK) return;
+    *static_cast<int32_t*>(TF_TensorData(output.get())) =
+        static_cast<int32_t>(counts_[0]);
+  } else if (attributes_.kind == TFR_ALLTOALL) {
+    const auto tensors = static_cast<int64_t>(slots_.size());
+    const auto numbers = static_cast<int64_t>(counts_.size());
+    const int64_t dims[] = {tensors, numbers / tensors};
+    const size_t bytes = counts_.size() * sizeof(int64_t);
+    const ScopedTensor output(
+        TF_AllocateOutput(context_, static_cast<int>(slots_.size()), TF_INT64,
+                          dims, 2, bytes, status));
+    if (TF_GetCode(status) != TF_OK) return;
+    std::memcpy(TF_TensorData(output.get()), counts_.data(), bytes);
+  }
+}
+
+void PendingCall::Fail(int code, const char* text) {
+  const ScopedStatus status = NewStatus();
+  TF_SetStatus(status.get(), ToTensorFlow(code), text);
+  TF_OpKernelContext_Failure(context_, status.get());
+}
+
 void PendingCall::Finish(int code, const char* text) {
+  const ScopedStatus status = NewStatus();
+  if (code == TFR_OK) SetCounts(status.get());
   if (code != TFR_OK) {
-    const ScopedStatus status = NewStatus();
-    TF_SetStatus(status.get(), ToTensorFlow(code), text);
-    TF_OpKernelContext_Failure(context_, status.get());
+    Fail(code, text);
+  } else if (!Ok(status)) {
+    Fail(TF_GetCode(status.get()), TF_Message(status.get()));
   }
   const std::function<void()> done = std::move(done_);
   // Before `done`: the next op may want to take over our buffers.

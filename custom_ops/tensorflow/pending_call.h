@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "custom_ops/core/tfring.h"
@@ -25,7 +26,7 @@ class PendingCall {
  private:
   struct Slot {
     ScopedTensor input;   // empty where the output took over its buffer
-    ScopedTensor output;  // empty until the size is known (allgather)
+    ScopedTensor output;  // empty until the size is known
     std::vector<int64_t> dims;
     TF_DataType dtype;
   };
@@ -37,6 +38,13 @@ class PendingCall {
   void Bind(int i, tfr_tensor* tensor, TF_Status* status);
   void BindOutput(int i, Slot* slot, TF_Status* status);
   tfr_request Describe(const std::vector<tfr_tensor>& tensors);
+  // Reads alltoall's last input and makes room for what `counts` will hold.
+  void BindSplits(TF_Status* status);
+  // What is wrong with the splits, or empty.
+  std::string SplitsFault() const;
+  // Outputs that the engine's `counts` give.
+  void SetCounts(TF_Status* status);
+  void Fail(int code, const char* text);
   // Ends the op and deletes this.
   void Finish(int code, const char* text);
 
@@ -47,6 +55,8 @@ class PendingCall {
   TF_OpKernelContext* const context_;
   std::function<void()> done_;
   std::vector<Slot> slots_;
+  ScopedTensor splits_;  // alltoall only
+  std::vector<int64_t> counts_;
 };
 
 }  // namespace tfring

@@ -14,10 +14,11 @@ void WorldHolder::Set(tfr_world* world, std::string reason) {
   std::unique_lock<std::mutex> lock(mutex_);
   world_ = world;
   reason_ = std::move(reason);
-  idle_.wait(lock, [this] { return submitting_ == 0; });
+  idle_.wait(lock, [this] { return using_ == 0; });
 }
 
-int WorldHolder::Submit(const tfr_request& request, tfr_error* error) {
+int WorldHolder::With(const std::function<int(tfr_world*)>& use,
+                      tfr_error* error) {
   tfr_world* world;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -27,12 +28,18 @@ int WorldHolder::Submit(const tfr_request& request, tfr_error* error) {
       std::snprintf(error->text, sizeof(error->text), "%s", reason_.c_str());
       return error->code;
     }
-    ++submitting_;
+    ++using_;
   }
-  const int code = tfr_submit(world, &request, error);
+  const int code = use(world);
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (--submitting_ == 0) idle_.notify_all();
+  if (--using_ == 0) idle_.notify_all();
   return code;
+}
+
+int WorldHolder::Submit(const tfr_request& request, tfr_error* error) {
+  return With(
+      [&](tfr_world* world) { return tfr_submit(world, &request, error); },
+      error);
 }
 
 namespace {
@@ -59,4 +66,20 @@ extern "C" void tfring_tf_after_fork(const char* reason) {
   // no thread of the child will ever release: leave it behind.
   tfring::HolderSlot().store(
       new tfring::WorldHolder(reason == nullptr ? "" : reason));
+}
+
+extern "C" void tfring_tf_announce_fault(int32_t kind, const char* name,
+                                         int32_t process_set,
+                                         const char* text) {
+  tfr_request request = {};
+  request.kind = kind;
+  request.name = name;
+  request.process_set = process_set;
+  request.prescale = 1.0;
+  request.postscale = 1.0;
+  request.fault = text;
+  // The caller raises the error itself.
+  request.done = [](void*, const tfr_error*) {};
+  tfr_error error;
+  tfring::CurrentWorld().Submit(request, &error);
 }

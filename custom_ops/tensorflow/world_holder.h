@@ -4,6 +4,7 @@
 #define TFRING_TENSORFLOW_WORLD_HOLDER_H_
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -18,10 +19,13 @@ class WorldHolder {
   WorldHolder& operator=(const WorldHolder&) = delete;
 
   // Replaces the world; `reason` says why there is none when it is NULL. When
-  // this returns, no Submit still uses the former world.
+  // this returns, no With still uses the former world.
   void Set(tfr_world* world, std::string reason);
 
-  // tfr_submit on the world, or FAILED_PRECONDITION with the reason.
+  // Calls use(world), or fails with FAILED_PRECONDITION and the reason.
+  int With(const std::function<int(tfr_world*)>& use, tfr_error* error);
+
+  // tfr_submit on the world.
   int Submit(const tfr_request& request, tfr_error* error);
 
  private:
@@ -31,7 +35,7 @@ class WorldHolder {
   std::condition_variable idle_;
   tfr_world* world_ = nullptr;
   std::string reason_;
-  int submitting_ = 0;
+  int using_ = 0;
 };
 
 // The holder that all kernels of this process use.

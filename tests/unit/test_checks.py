@@ -46,7 +46,7 @@ def test_bool_cannot_be_summed(op: int) -> None:
         hvd.allreduce(tf.constant(True), op=op)
 
 
-@pytest.mark.parametrize("op", [2, 6, -1, "Sum"])
+@pytest.mark.parametrize("op", [6, -1, "Sum"])
 def test_unknown_op(op: object) -> None:
     with pytest.raises(ValueError, match=f"`op` must be one of .*Received: op={op!r}"):
         hvd.allreduce(1.0, op=op)
@@ -87,10 +87,13 @@ def test_factor_must_be_finite(argument: str) -> None:
         lambda root: hvd.broadcast(1.0, root),
         lambda root: hvd.broadcast_object(1, root),
         lambda root: hvd.broadcast_variables([tf.Variable(1.0)], root),
+        lambda root: hvd.broadcast_([tf.Variable(1.0)], root),
     ],
 )
 def test_root_must_be_a_rank(collective, root_rank: object) -> None:
-    with pytest.raises(ValueError, match=f"`root_rank` must be a rank .*root_rank={root_rank!r}"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=f"`root_rank` must be a rank .*={root_rank!r}"
+    ):
         collective(root_rank)
 
 
