@@ -95,7 +95,7 @@ def make_step(model: Any, optimizer: Any) -> Any:
 def train(args: argparse.Namespace, model: Any) -> tuple[float, float]:
     """Trains; returns what this rank gave per update: distinct rows, and bytes."""
     optimizer = hvd.DistributedOptimizer(
-        keras.optimizers.Adam(0.01), sparse_as_dense=args.dense, name="factors"
+        keras.optimizers.SGD(2.0, momentum=0.9), sparse_as_dense=args.dense, name="factors"
     )
     optimizer.build(model.trainable_variables)
     hvd.broadcast_variables([*model.variables, *optimizer.variables], root_rank=0)

@@ -101,8 +101,12 @@ def test_loop_under_tf_function(launcher: Any) -> None:
     assert losses[2] < losses[0] / 2
 
 
-@pytest.mark.parametrize("name", ["keras_digits.py", "tf_function_loop.py"])
-def test_help(launcher: Any, name: str) -> None:
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_help_fits_a_screen(launcher: Any, name: str) -> None:
     job = launcher.run("-np", "1", sys.executable, str(EXAMPLES / name), "--help", timeout=120)
     assert job.returncode == 0, job.stderr
     assert "usage:" in job.stdout
+    assert f"tfringrun -np 2 python {name}" in job.stdout
+    lines = job.stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= len("[0] ") + 100
