@@ -76,11 +76,18 @@ class Processes {
     }
     return statuses;
   }
+  // Until the rank has raised SIGSTOP; the watchdog limits it.
+  void WaitUntilStopped(int rank) {
+    siginfo_t info = {};
+    EXPECT_EQ(waitid(P_PID, static_cast<id_t>(pid(rank)), &info,
+                     WSTOPPED | WEXITED | WNOWAIT),
+              0);
+    EXPECT_EQ(info.si_code, static_cast<int>(CLD_STOPPED));
+  }
   void Kill(int rank) { kill(pid(rank), SIGKILL); }
-
- private:
   pid_t pid(int rank) const { return children_[static_cast<size_t>(rank)]; }
 
+ private:
   void Spawn(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "/proc/self/exe");
     std::vector<char*> argv;

@@ -1,7 +1,9 @@
 #include <dirent.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -573,6 +575,18 @@ TEST(a_port_is_free_again_when_the_server_is_closed) {
   EXPECT_OK(StoreServer::Start(options, &second));
 }
 
+// Processor time that the process takes in half a second in which nothing
+// happens.
+double IdleCost() {
+  timespec before;
+  timespec after;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+  return static_cast<double>(after.tv_sec - before.tv_sec) +
+         1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
+}
+
 TEST(an_idle_store_with_waiting_clients_costs_no_processor_time) {
   const auto server = Serve();
   std::vector<Socket> waiting;
@@ -586,15 +600,25 @@ TEST(an_idle_store_with_waiting_clients_costs_no_processor_time) {
     SendText(&waiting.back(), request.Encode() + "never" + request.Encode());
   }
   EXPECT_OK(Dial(*server)->Set("key", "x"));
-  timespec before;
-  timespec after;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-  const double used_s =
-      static_cast<double>(after.tv_sec - before.tv_sec) +
-      1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
-  EXPECT_LT(used_s, 0.05);
+  EXPECT_LT(IdleCost(), 0.05);
+}
+
+TEST(a_connection_that_a_forked_child_holds_open_costs_nothing_once_closed) {
+  const auto server = Serve();
+  const int before = OpenDescriptors();
+  Socket client = DialProven(*server);
+  const pid_t self = getpid();
+  const pid_t child = fork();
+  if (child == 0) {
+    check::EndWithParent(self);
+    for (;;) pause();
+  }
+  client.Shutdown();
+  client.Close();
+  while (OpenDescriptors() > before) std::this_thread::yield();
+  EXPECT_LT(IdleCost(), 0.05);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 TEST(a_store_without_descriptors_left_drops_strangers_and_recovers) {

@@ -11,16 +11,29 @@
 
 namespace tfring {
 
-// Starts `run` on a thread called `name` (at most 15 characters).
+// Blocks all signals for the calling thread while it lives.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// Starts `run` on a thread called `name` (at most 15 characters). Throws
+// std::system_error if the system has no thread left.
 template <typename F>
 std::thread StartThread(const char* name, F&& run) {
   // Blocked before the thread exists, so that it never runs a handler.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   std::thread thread(std::forward<F>(run));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread.native_handle(), name);
   return thread;
 }

@@ -1,11 +1,15 @@
 #include "custom_ops/core/rendezvous/connect.h"
 
+#include <poll.h>
+
+#include <algorithm>
 #include <list>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "custom_ops/core/common/members.h"
+#include "custom_ops/core/common/thread.h"
 
 namespace tfring {
 namespace {
@@ -16,6 +20,8 @@ constexpr double kTrySeconds = 3.0;
 constexpr double kProofSeconds = 5.0;
 // How long accepting waits before it looks at who has come.
 constexpr double kLookSeconds = 0.02;
+// Between two rounds of all addresses of a peer.
+constexpr int kRetryMs = 20;
 
 Hello HelloOf(const ConnectOptions& options, uint32_t purpose) {
   Hello hello;
@@ -64,7 +70,8 @@ class Acceptor {
       std::lock_guard<std::mutex> lock(mutex_);
       unproven = &unproven_.emplace_back(std::move(socket));
     }
-    threads_.emplace_back([this, unproven] { Prove(unproven); });
+    threads_.push_back(
+        StartThread("tfring-accept", [this, unproven] { Prove(unproven); }));
   }
   bool complete() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -118,6 +125,8 @@ Status ConnectToRank(const ConnectOptions& options, uint32_t purpose,
       // Another secret will not become the right one.
       if (last.code() == TFR_FAILED_PRECONDITION) return last;
     }
+    // A peer that turns connections away at once must not keep this loop busy.
+    poll(nullptr, 0, std::min(kRetryMs, options.deadline.PollMs()));
   } while (!addresses.empty() && !options.deadline.expired());
   return Annotate(
       last, StrCat("rank ", options.rank, " cannot connect to rank ", peer));

@@ -164,6 +164,9 @@ void StoreServer::Loop::Reap() {
     table_.StopWaiting(id);
     SetTimer(c, Deadline::Never());
     unproven_.erase(id);
+    // Closing is not enough: a forked child may hold the connection open, and
+    // then epoll would report it, by a number nobody knows, for ever.
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, c.socket.fd(), nullptr);
     connections_.erase(id);
   }
   dead_.clear();

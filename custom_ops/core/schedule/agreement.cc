@@ -1,8 +1,12 @@
 #include "custom_ops/core/schedule/agreement.h"
 
 #include <errno.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <new>
+
+#include "custom_ops/core/common/clock.h"
 
 namespace tfring {
 namespace {
@@ -23,6 +27,7 @@ struct Pending {
 // rank has at most kWindow announced collectives that it has not yet read.
 struct Agreement::Table {
   pthread_mutex_t mutex;
+  std::atomic<int32_t> owner;  // the process that locked it last
   uint64_t pending_count;
   alignas(64) std::atomic<uint64_t> head;
   alignas(64) LogEntry log[kLogEntries];
@@ -31,24 +36,57 @@ struct Agreement::Table {
 
 class Agreement::Lock {
  public:
-  explicit Lock(Table* table) : table_(table) {
-    const int result = pthread_mutex_lock(&table_->mutex);
+  explicit Lock(const Agreement& agreement)
+      : table_(agreement.table_), timeout_s_(agreement.lock_timeout_s_) {
+    result_ = pthread_mutex_trylock(&table_->mutex);
+    if (result_ == EBUSY) result_ = LockSlowly();
     // The owner died. Its world is about to be aborted; the table is still
     // safe to walk, since entries are counted only once complete.
-    if (result == EOWNERDEAD) pthread_mutex_consistent(&table_->mutex);
-    held_ = result == 0 || result == EOWNERDEAD;
+    if (result_ == EOWNERDEAD) {
+      result_ = pthread_mutex_consistent(&table_->mutex);
+    }
+    if (result_ == 0) {
+      table_->owner.store(agreement.pid_, std::memory_order_relaxed);
+    }
   }
   ~Lock() {
-    if (held_) pthread_mutex_unlock(&table_->mutex);
+    if (result_ == 0) pthread_mutex_unlock(&table_->mutex);
   }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
   Status status() const {
-    return held_ ? Status::Ok()
-                 : Internal("the agreement's mutex cannot be locked");
+    if (result_ == 0) return Status::Ok();
+    if (result_ != ETIMEDOUT) {
+      return Internal(StrCat("the agreement of this host's ranks cannot be ",
+                             "locked: ", ErrnoText(result_)));
+    }
+    return Unavailable(
+        StrCat("process ", table_->owner.load(std::memory_order_relaxed),
+               " on this host has kept the agreement of its ranks locked for ",
+               timeout_s_, " s; is it stopped?"));
   }
 
  private:
+  // In steps: the clock that every C library offers for this may be set back.
+  int LockSlowly() {
+    constexpr int64_t kStepNs = 100 * 1000 * 1000;
+    const Deadline deadline = Deadline::After(timeout_s_);
+    int result;
+    do {
+      timespec until;
+      clock_gettime(CLOCK_REALTIME, &until);
+      const int64_t ns = until.tv_nsec + kStepNs;
+      until.tv_sec += ns / 1000000000;
+      until.tv_nsec = ns % 1000000000;
+      result = pthread_mutex_timedlock(&table_->mutex, &until);
+    } while (result == ETIMEDOUT && !deadline.expired());
+    return result;
+  }
+
   Table* const table_;
-  bool held_;
+  const double timeout_s_;
+  int result_;
 };
 
 uint64_t Agreement::Bytes(int local_size) {
@@ -56,13 +94,17 @@ uint64_t Agreement::Bytes(int local_size) {
          sizeof(Pending) * kWindow * static_cast<uint64_t>(local_size);
 }
 
-Agreement::Agreement(char* memory, int local_size)
-    : table_(reinterpret_cast<Table*>(memory)), local_size_(local_size) {}
+Agreement::Agreement(char* memory, int local_size, double lock_timeout_s)
+    : table_(reinterpret_cast<Table*>(memory)),
+      local_size_(local_size),
+      lock_timeout_s_(lock_timeout_s),
+      pid_(getpid()) {}
 
 void Agreement::Initialize() {
   // The memory is zeroed; only what is not zero is set, so that untouched
   // pages stay untouched.
   new (&table_->head) std::atomic<uint64_t>(0);
+  new (&table_->owner) std::atomic<int32_t>(0);
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);
   pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -73,7 +115,7 @@ void Agreement::Initialize() {
 
 Status Agreement::Arrive(uint64_t uid, uint64_t digest, bool append,
                          Arrival* arrival) {
-  Lock lock(table_);
+  const Lock lock(*this);
   TFR_RETURN_IF_ERROR(lock.status());
   uint64_t i = 0;
   while (i < table_->pending_count && table_->pending[i].uid != uid) ++i;
@@ -96,7 +138,7 @@ Status Agreement::Arrive(uint64_t uid, uint64_t digest, bool append,
 }
 
 Status Agreement::Append(const LogEntry& entry) {
-  Lock lock(table_);
+  const Lock lock(*this);
   TFR_RETURN_IF_ERROR(lock.status());
   AppendLocked(entry);
   return Status::Ok();
@@ -115,5 +157,7 @@ uint64_t Agreement::head() const {
 LogEntry Agreement::entry(uint64_t index) const {
   return table_->log[index % kLogEntries];
 }
+
+pthread_mutex_t* Agreement::mutex() const { return &table_->mutex; }
 
 }  // namespace tfring

@@ -7,11 +7,13 @@
 // polls, and no rank can wait for a collective that another rank runs later.
 //
 // Table and log live in the memory that the host's ranks share, guarded by a
-// robust mutex: a rank that dies inside it cannot block the others.
+// robust mutex: a rank that dies inside it cannot block the others, and one
+// that is stopped inside it is named after a while.
 #ifndef TFRING_CORE_SCHEDULE_AGREEMENT_H_
 #define TFRING_CORE_SCHEDULE_AGREEMENT_H_
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
@@ -41,10 +43,14 @@ class Agreement {
  public:
   // A rank announces at most this many collectives that it has not yet run.
   static constexpr uint64_t kWindow = 4096;
+  static constexpr double kLockTimeoutS = 30.0;
 
   static uint64_t Bytes(int local_size);
 
-  Agreement(char* memory, int local_size);
+  // UNAVAILABLE if another process keeps the table locked for `lock_timeout_s`;
+  // usually that takes less than a microsecond.
+  Agreement(char* memory, int local_size,
+            double lock_timeout_s = kLockTimeoutS);
   // Called by the rank that created the memory, before any other uses it.
   void Initialize();
 
@@ -57,6 +63,8 @@ class Agreement {
   // Number of log entries so far; sequentially consistent.
   uint64_t head() const;
   LogEntry entry(uint64_t index) const;
+  // Guards all of the above; for tests.
+  pthread_mutex_t* mutex() const;
 
  private:
   struct Table;
@@ -66,6 +74,8 @@ class Agreement {
 
   Table* const table_;
   const int local_size_;
+  const double lock_timeout_s_;
+  const pid_t pid_;
 };
 
 }  // namespace tfring

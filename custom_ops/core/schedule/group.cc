@@ -17,6 +17,9 @@ namespace {
 
 // How long Stop() lets agreed collectives finish.
 constexpr std::chrono::seconds kDrainTime{3};
+// A caller whose operation runs elsewhere sees to it this often that somebody
+// runs it.
+constexpr std::chrono::seconds kLookAgain{5};
 
 Status ShutDownHere() {
   return FailedPrecondition(
@@ -156,14 +159,16 @@ Status Group::Run(std::unique_ptr<Operation> operation) {
   operation->done = &RunWaiter::Done;
   operation->done_user = &waiter;
   TFR_RETURN_IF_ERROR(Accept(std::move(operation), /*wake_thread=*/false));
-  if (TryBecomeExecutor()) {
-    Drive(&waiter.done);
-    ReleaseExecutor();
+  const auto done = [&waiter] { return waiter.done.load(); };
+  for (;;) {
+    if (TryBecomeExecutor()) {
+      Drive(&waiter.done);
+      ReleaseExecutor();
+    }
+    // Also when this thread drove: whoever set `done` must have let go of it.
+    std::unique_lock<std::mutex> lock(waiter.mutex);
+    if (waiter.finished.wait_for(lock, kLookAgain, done)) return waiter.status;
   }
-  // Also when this thread drove: whoever set `done` must have let go of it.
-  std::unique_lock<std::mutex> lock(waiter.mutex);
-  waiter.finished.wait(lock, [&] { return waiter.done.load(); });
-  return waiter.status;
 }
 
 bool Group::TryBecomeExecutor() {
