@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "custom_ops/core/collectives/adasum.h"
 #include "custom_ops/core/collectives/allreduce.h"
 #include "custom_ops/core/collectives/alltoall.h"
 #include "custom_ops/core/collectives/gather.h"
@@ -271,7 +272,7 @@ Status Group::RunCollective(Verdict verdict, Operation* operation) {
   switch (operation->kind) {
     case TFR_ALLREDUCE:
       if (operation->reduce_op == TFR_ADASUM) {
-        return FailedPrecondition("Adasum is not part of this build");
+        return Adasum(&plane_, *operation);
       }
       return Allreduce(&plane_, *operation);
     case TFR_ALLGATHER:
