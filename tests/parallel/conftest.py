@@ -19,7 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ranks(n): needs exactly n ranks, skipped with others")
     config.addinivalue_line("markers", "many_ranks: needs at least 2 ranks")
     tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
-    hvd.init()
+    hvd.init(process_sets="dynamic")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
