@@ -9,13 +9,10 @@
 #include <memory>
 #include <utility>
 
+#include "custom_ops/core/transport/message_header.h"
+
 namespace tfring {
 namespace {
-
-struct MessageHeader {
-  uint64_t tag;
-  uint64_t bytes;
-};
 
 uint64_t TotalBytes(const std::vector<iovec>& parts) {
   uint64_t bytes = 0;
@@ -26,8 +23,8 @@ uint64_t TotalBytes(const std::vector<iovec>& parts) {
 // One direction of one connection: a list of parts and how far it has come.
 class Flow {
  public:
-  void Start(MessageHeader* header, const std::vector<iovec>& parts) {
-    parts_.push_back({header, sizeof(*header)});
+  void Start(MessageHeader::Encoded* header, const std::vector<iovec>& parts) {
+    parts_.push_back({header->data(), header->size()});
     for (const iovec& part : parts) {
       if (part.iov_len > 0) parts_.push_back(part);
     }
@@ -81,8 +78,8 @@ struct Link {
   int host = 0;
   Flow out;
   Flow in;
-  MessageHeader sent;
-  MessageHeader got;
+  MessageHeader::Encoded sent;
+  MessageHeader::Encoded got;
   MessageHeader expected;
   bool checked = false;
 
@@ -92,14 +89,12 @@ struct Link {
 Status CheckHeader(Link* link, const std::string& label) {
   if (link->checked || !link->in.past_header()) return Status::Ok();
   link->checked = true;
-  if (link->got.tag == link->expected.tag &&
-      link->got.bytes == link->expected.bytes) {
-    return Status::Ok();
-  }
-  return Internal(StrCat("data from ", label, " is out of step: tag ",
-                         link->got.tag, " with ", link->got.bytes,
-                         " bytes came, tag ", link->expected.tag, " with ",
-                         link->expected.bytes, " bytes was due"));
+  const MessageHeader got = MessageHeader::Decode(link->got);
+  if (got == link->expected) return Status::Ok();
+  return Internal(StrCat("data from ", label, " is out of step: tag ", got.tag,
+                         " with ", got.bytes, " bytes came, tag ",
+                         link->expected.tag, " with ", link->expected.bytes,
+                         " bytes was due"));
 }
 
 Status MoveLink(Link* link, short events, const std::string& label) {
@@ -149,11 +144,12 @@ Status Mesh::Exchange(uint64_t tag, std::vector<Transfer> transfers,
     auto link = std::make_unique<Link>();
     link->fd = sockets_[static_cast<size_t>(transfer.host)].fd();
     link->host = transfer.host;
-    link->sent = {tag, TotalBytes(transfer.send)};
+    const uint64_t bytes = TotalBytes(transfer.send);
+    link->sent = MessageHeader{tag, bytes}.Encode();
     link->expected = {tag, TotalBytes(transfer.receive)};
     link->out.Start(&link->sent, transfer.send);
     link->in.Start(&link->got, transfer.receive);
-    bytes_sent_.fetch_add(link->sent.bytes + sizeof(MessageHeader),
+    bytes_sent_.fetch_add(bytes + MessageHeader::kSize,
                           std::memory_order_relaxed);
     links.push_back(std::move(link));
   }
