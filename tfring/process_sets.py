@@ -239,6 +239,13 @@ def ranks_of(number: int) -> list[int]:
     return list(_registered[number].ranks or [])
 
 
+def of_ranks(ranks: Sequence[int]) -> ProcessSet:
+    """Returns the registered set of these ranks, or a new one that is not registered."""
+    process_set = ProcessSet(ranks)
+    same = (known for known in _registered.values() if known.ranks == process_set.ranks)
+    return next(same, process_set)
+
+
 def ids_and_ranks() -> dict[int, list[int]]:
     """Returns the ranks of every registered set by its id."""
     return {number: list(s.ranks or []) for number, s in sorted(_registered.items())}

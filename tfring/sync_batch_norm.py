@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring import collectives, world
+from tfring import _calls, _checks, process_sets, world
 from tfring.constants import Sum
 from tfring.process_sets import ProcessSet, global_process_set
 
@@ -100,16 +100,16 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         config = dict(config)
         ranks = config.pop("process_set", None)
         if ranks is not None:
-            config["process_set"] = _set_of(ranks)
+            config["process_set"] = process_sets.of_ranks(ranks)
         return super().from_config(config)
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         """Returns mean and variance of each channel over all ranks' samples."""
-        place, size = _place(self.process_set)
-        if size == 1:
+        group = _checks.process_set(self.process_set)
+        if _checks.size_of(group) == 1:
             return super()._moments(inputs, mask)
         count, mean, squares = _local_moments(inputs, mask, self.axis)
-        mean, variance, total = _combined(count, mean, squares, self.process_set, place, size)
+        mean, variance, total = _combined(count, mean, squares, group)
         if mask is None:
             some = total > 0
             mean = tf.where(some, mean, tf.cast(self.moving_mean, mean.dtype))
@@ -138,10 +138,8 @@ def _local_moments(inputs: Any, mask: Any, axis: int) -> tuple[Any, Any, Any]:
     return tf.reshape(count, [-1]), tf.reshape(mean, [-1]), squares
 
 
-def _combined(
-    count: Any, mean: Any, squares: Any, process_set: ProcessSet, place: int, size: int
-) -> tuple[Any, Any, Any]:
-    """Returns mean, variance and count of each channel over all ranks.
+def _combined(count: Any, mean: Any, squares: Any, group: int) -> tuple[Any, Any, Any]:
+    """Returns mean, variance and count of each channel over the ranks of a process set.
 
     With n, m, s the count, mean and sum of squares of each rank, N = sum n and M = sum n m / N:
 
@@ -151,13 +149,16 @@ def _combined(
     A rank's statistics enter every rank's loss, so their cotangents are summed over ranks first.
     """
 
+    ranks = process_sets.ranks_of(group)
+    below = ranks.index(world.rank())
+
     @tf.custom_gradient
     def combine(count: Any, mean: Any, squares: Any) -> Any:
         # Every rank fills its own row of zeros, so that the sum is all ranks' rows, bit for bit.
         # An allgather would be the same, but is not served while a rank has joined.
         rows = tf.stack([count, mean, squares])[tf.newaxis]
-        rows = tf.pad(rows, [[place, size - place - 1], [0, 0], [0, 0]])
-        counts, means, sums = tf.unstack(_sum(rows, process_set), axis=1)
+        rows = tf.pad(rows, [[below, len(ranks) - below - 1], [0, 0], [0, 0]])
+        counts, means, sums = tf.unstack(_sum(rows, group), axis=1)
         total = tf.reduce_sum(counts, 0)
         center = _over(tf.reduce_sum(counts * means, 0), total)
         # Once more from there: the first division rounds in units of the mean.
@@ -165,7 +166,7 @@ def _combined(
         variance = _over(tf.reduce_sum(sums + counts * tf.square(means - center), 0), total)
 
         def gradient(d_center: Any, d_variance: Any, _: Any) -> Any:
-            d_center, d_variance = tf.unstack(_sum(tf.stack([d_center, d_variance]), process_set))
+            d_center, d_variance = tf.unstack(_sum(tf.stack([d_center, d_variance]), group))
             share = _over(count, total)
             d_mean = share * (d_center + 2 * (mean - center) * d_variance)
             return _last_gradient(tf.zeros_like(count), d_mean, _over(d_variance, total))
@@ -192,29 +193,5 @@ def _over(numerator: Any, denominator: Any) -> Any:
     return tf.math.divide_no_nan(numerator, denominator)
 
 
-def _sum(tensor: Any, process_set: ProcessSet) -> Any:
-    among: dict[str, Any] = (
-        {} if process_set is global_process_set else {"process_set": process_set}
-    )
-    return collectives.allreduce(tensor, op=Sum, **among)
-
-
-def _place(process_set: ProcessSet) -> tuple[int, int]:
-    """Returns this rank's place in the set, and the set's size."""
-    if process_set is global_process_set:
-        return world.rank(), world.size()
-    size = process_set.size()
-    if size is None:
-        raise ValueError(
-            "`process_set` must be registered before training. Call hvd.add_process_set(layer."
-            f"process_set), or give it to init. Received: process_set={process_set}"
-        )
-    if not process_set.included():
-        raise tf.errors.InvalidArgumentError(
-            None, None, f"rank {world.rank()} is not in {process_set}"
-        )
-    return process_set.rank() or 0, size
-
-
-def _set_of(ranks: list[int]) -> ProcessSet:
-    return ProcessSet(ranks)
+def _sum(tensor: Any, group: int) -> Any:
+    return _calls.allreduce([tensor], Sum, process_set=group)[0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfring.keras as hvd
+import tfring as hvd
 
 hvd.init()
 pytestmark = [

@@ -71,7 +71,7 @@ def test_training_needs_init() -> None:
 
 def test_set_that_is_not_registered(world: None) -> None:
     layer = SyncBatchNormalization(process_set=ProcessSet([0, 1]))
-    with pytest.raises(ValueError, match=r"registered.*ranks=\[0, 1\]"):
+    with pytest.raises(ValueError, match=r"must be registered.*ranks=\[0, 1\]"):
         layer(np.ones((2, 1), "float32"), training=True)
 
 
