@@ -132,6 +132,7 @@ def test_only_floats(dtype: tf.DType) -> None:
         hvd.allreduce(tf.ones([2], dtype), op=hvd.Adasum)
 
 
+@needs_power_of_two
 def test_slices_are_refused_before_anything_is_sent() -> None:
     before = hvd.stats().collectives
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), dense_shape=[3, 2])
