@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         broadcast_variables,
     )
     from tfring.optimizer import DistributedOptimizer
+    from tfring.partial import PartialDistributedGradientTape, PartialDistributedOptimizer
     from tfring.sync_batch_norm import SyncBatchNormalization
     from tfring.tape import DistributedGradientTape
 
@@ -86,6 +87,8 @@ __all__ = [
     "Max",
     "Min",
     "NotInitializedError",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "Product",
     "Stats",
@@ -136,6 +139,8 @@ _LAZY = {
     "Compression": "tfring.compression",
     "DistributedGradientTape": "tfring.tape",
     "DistributedOptimizer": "tfring.optimizer",
+    "PartialDistributedGradientTape": "tfring.partial",
+    "PartialDistributedOptimizer": "tfring.partial",
     "SyncBatchNormalization": "tfring.sync_batch_norm",
     "allgather": "tfring.collectives",
     "allgather_object": "tfring.objects",

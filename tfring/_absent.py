@@ -4,15 +4,12 @@ from __future__ import annotations
 
 _BUILD = "there are no MPI, Gloo or NCCL parts to ask about: delete the call"
 _BROADCAST = "use broadcast_variables, or callbacks.BroadcastGlobalVariablesCallback with fit"
-_WHOLE = "every variable is reduced; use {} or reduce gradients yourself with allreduce"
 _ELASTIC = "when a process is lost, the job ends; restart it from a checkpoint"
 _TIMELINE = "tfring.stats() tells how long this rank waited and moved data"
 
 _INSTEAD = {
     "BestModelCheckpoint": "use keras.callbacks.ModelCheckpoint on rank 0, save_best_only=True",
     "BroadcastGlobalVariablesHook": _BROADCAST,
-    "PartialDistributedGradientTape": _WHOLE.format("DistributedGradientTape"),
-    "PartialDistributedOptimizer": _WHOLE.format("DistributedOptimizer"),
     "broadcast_global_variables": _BROADCAST,
     "elastic": _ELASTIC,
     "gpu_available": 'use tf.config.list_physical_devices("GPU")',

@@ -25,12 +25,11 @@ class LocalAggregation:
         self._counter: tf.Variable | None = None  # int64, calls since the last total
         self._totals: dict[int, tf.Variable] = {}  # by position, shape of the variable
 
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """The counter, then the accumulators in the order of their positions."""
+    def variables_at(self, positions: Sequence[int]) -> list[tf.Variable]:
+        """The counter, then the accumulators of some positions in their order."""
         if self._counter is None:
             return []
-        return [self._counter, *(self._totals[p] for p in sorted(self._totals))]
+        return [self._counter, *(self._totals[p] for p in sorted(positions))]
 
     def build(self, variables: Sequence[Any], positions: Sequence[int]) -> None:
         """Makes the accumulators that are not there yet, eagerly also in a trace."""

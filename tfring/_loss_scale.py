@@ -15,8 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
+from tfring import _reducer, collectives
 from tfring._autograph import as_it_stands
+from tfring._options import Options
+from tfring.constants import Sum
 
 _INSTALLED = "_tfring_installed"
 
@@ -60,3 +64,35 @@ def innermost(optimizer: Any) -> Any:
     while is_loss_scale(optimizer):
         optimizer = optimizer.inner_optimizer
     return optimizer
+
+
+def poisoned(
+    gradients: list[Any], unreduced: Sequence[int], options: Options, name: str
+) -> list[Any]:
+    """Makes a gradient NaN on every rank when a rank's own gradients are not finite.
+
+    Ranks would otherwise skip an update, and change the loss scale, on their own. One
+    collective of one number.
+
+    Args:
+        gradients: Gradients, or None.
+        unreduced: Places of those that are not the same on all ranks.
+        options: How gradients are reduced.
+        name: Name of the collective.
+    """
+    if not options.takes_part() or all(gradient is None for gradient in gradients):
+        return gradients
+    values = [_values(gradients[i]) for i in unreduced if gradients[i] is not None]
+    finite = tf.reduce_all([True, *(tf.reduce_all(tf.math.is_finite(v)) for v in values)])
+    own = tf.where(finite, tf.constant(0.0), tf.constant(float("nan")))
+    poison = collectives.allreduce(own, op=Sum, name=name, **_reducer.in_set(options.process_set))
+    result = list(gradients)
+    first = next(i for i, gradient in enumerate(result) if gradient is not None)
+    # Dense: slices without a row could not hold it.
+    dense = tf.convert_to_tensor(result[first])
+    result[first] = dense + tf.cast(poison, dense.dtype)
+    return result
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient

@@ -169,6 +169,7 @@ def agree(
     exchange: Exchange,
     *,
     strict: bool = False,
+    ranks: Sequence[int] | None = None,
 ) -> tuple[Entry, ...]:
     """Compares this rank's gradients with those of the other ranks.
 
@@ -180,6 +181,7 @@ def agree(
         options: Lines on how gradients are reduced; they must be alike too.
         exchange: Gathers one object per rank.
         strict: Refuse gradients that are None on some ranks only.
+        ranks: Who the exchange is among, for error messages. Default: 0, 1, 2...
 
     Returns:
         The entries with the kinds all ranks use: a gradient that any rank has counts
@@ -192,15 +194,20 @@ def agree(
     """
     lines = [*options, *(entry.line() for entry in entries)]
     kinds = "".join(entry.kind.value for entry in entries)
-    reports = require_alike(name, lines, exchange, attachment=kinds)
+    reports = require_alike(name, lines, exchange, attachment=kinds, ranks=ranks)
+    ranks = range(len(reports)) if ranks is None else ranks
     return tuple(
-        dataclasses.replace(entry, kind=_agreed_kind(name, entry, column, strict))
+        dataclasses.replace(entry, kind=_agreed_kind(name, entry, column, strict, ranks))
         for entry, column in zip(entries, zip(*reports, strict=True), strict=True)
     )
 
 
 def require_alike(
-    name: str, lines: Sequence[str], exchange: Exchange, attachment: str = ""
+    name: str,
+    lines: Sequence[str],
+    exchange: Exchange,
+    attachment: str = "",
+    ranks: Sequence[int] | None = None,
 ) -> list[str]:
     """Checks that `lines` are the same on every rank; returns all attachments.
 
@@ -213,13 +220,14 @@ def require_alike(
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     reports: list[tuple[str, str]] = exchange((digest, attachment), f"{name}/digest")
     if len({theirs for theirs, _ in reports}) > 1:
-        _raise_difference(name, exchange(list(lines), f"{name}/lines"))
+        by_rank = exchange(list(lines), f"{name}/lines")
+        _raise_difference(name, by_rank, range(len(by_rank)) if ranks is None else ranks)
     return [text for _, text in reports]
 
 
-def _raise_difference(name: str, by_rank: list[list[str]]) -> NoReturn:
-    rank = next(r for r, lines in enumerate(by_rank) if lines != by_rank[0])
-    ours, theirs = by_rank[0], by_rank[rank]
+def _raise_difference(name: str, by_rank: list[list[str]], ranks: Sequence[int]) -> NoReturn:
+    other = next(i for i, lines in enumerate(by_rank) if lines != by_rank[0])
+    ours, theirs = by_rank[0], by_rank[other]
     at = next(
         (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
         min(len(ours), len(theirs)),
@@ -230,20 +238,22 @@ def _raise_difference(name: str, by_rank: list[list[str]]) -> NoReturn:
 
     message = (
         f"The plan of {name} differs between ranks. First difference: "
-        f"rank 0 has [{show(ours)}], rank {rank} has [{show(theirs)}]. All ranks must build "
-        "the same variables in the same order and reduce them with the same options."
+        f"rank {ranks[0]} has [{show(ours)}], rank {ranks[other]} has [{show(theirs)}]. All ranks "
+        "must build the same variables in the same order and reduce them with the same options."
     )
     raise tf.errors.FailedPreconditionError(None, None, message)
 
 
-def _agreed_kind(name: str, entry: Entry, column: Sequence[str], strict: bool) -> Kind:
+def _agreed_kind(
+    name: str, entry: Entry, column: Sequence[str], strict: bool, ranks: Sequence[int]
+) -> Kind:
     kinds = [Kind(value) for value in column]
     present = set(kinds) - {Kind.ABSENT}
-    missing = [r for r, kind in enumerate(kinds) if kind is Kind.ABSENT]
+    missing = [r for r, kind in zip(ranks, kinds, strict=True) if kind is Kind.ABSENT]
     if not present:
         return Kind.ABSENT
     if Kind.REDUCED in present and (len(present) > 1 or missing):
-        done = [r for r, kind in enumerate(kinds) if kind is Kind.REDUCED]
+        done = [r for r, kind in zip(ranks, kinds, strict=True) if kind is Kind.REDUCED]
         message = (
             f"{name}: the gradient of `{entry.label}` was reduced by a "
             f"DistributedGradientTape on ranks {done} only. Compute it the same way on all ranks."

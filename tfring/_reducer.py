@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import warnings
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import _plan, _sparse, collectives, objects, world
-from tfring.compression import Compression, Compressor, checked
-from tfring.constants import NAMES, Average, Sum
+from tfring._options import Options, key, label, owner, unwrapped
+from tfring.constants import Average
+from tfring.process_sets import ProcessSet, global_process_set
 
 # A tensor, slices, or None where there is no gradient.
 Gradient = Any
@@ -21,137 +21,6 @@ Gradient = Any
 _Known = tuple[_plan.Plan, list["weakref.ref[Any] | None"]]
 
 _MARK = "_tfring_reduced"
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How gradients are reduced; checked when made.
-
-    Args:
-        op: `tfring.Average` or `tfring.Sum`.
-        compression: How gradients travel, a member of `tfring.Compression`.
-        sparse_as_dense: Make `tf.IndexedSlices` dense before the reduction.
-        gradient_predivide_factor: Divide by it before the sum over ranks and multiply
-            by it after; needs `op=Average`.
-        num_groups: Deprecated spelling of an integer `groups`.
-        groups: Number of buckets, or lists of variables, each reduced by one collective.
-        strict: A gradient that is None on some ranks only is an error.
-
-    Raises:
-        ValueError: When a value or a combination makes no sense.
-        TypeError: When `groups` is no integer and no list of lists, or `compression` no compressor.
-    """
-
-    op: int = Average
-    compression: type[Compressor] = Compression.none
-    sparse_as_dense: bool = False
-    gradient_predivide_factor: float = 1.0
-    num_groups: int = 0
-    groups: Any = None
-    strict: bool = False
-
-    def __post_init__(self) -> None:
-        checked(self.compression)
-        if self.op not in (Average, Sum):
-            raise ValueError(
-                "`op` must be tfring.Average or tfring.Sum for gradients. "
-                f"Received: op={NAMES.get(self.op, self.op)}"
-            )
-        if not self.gradient_predivide_factor > 0:
-            raise ValueError(
-                "`gradient_predivide_factor` must be a positive number. Received: "
-                f"gradient_predivide_factor={self.gradient_predivide_factor}"
-            )
-        if self.gradient_predivide_factor != 1.0 and self.op != Average:
-            raise ValueError(
-                "`gradient_predivide_factor` needs `op=tfring.Average`. Received: "
-                f"gradient_predivide_factor={self.gradient_predivide_factor}, op=Sum"
-            )
-        self._check_groups()
-
-    def _check_groups(self) -> None:
-        if self.num_groups:
-            warnings.warn(
-                "`num_groups` is deprecated; use `groups`.", DeprecationWarning, stacklevel=4
-            )
-            if self.groups is not None:
-                raise ValueError(
-                    "Give either `groups` or `num_groups`, not both. Received: "
-                    f"groups={self.groups}, num_groups={self.num_groups}"
-                )
-        if self.num_groups < 0:
-            raise ValueError(
-                "`num_groups` must be a positive integer, or 0 for buckets by size. "
-                f"Received: num_groups={self.num_groups}"
-            )
-        groups = self.groups
-        if groups is None:
-            return
-        if isinstance(groups, bool) or not isinstance(groups, (int, list, tuple)):
-            raise TypeError(
-                "`groups` must be a positive integer or a list of lists of variables. "
-                f"Received: groups={groups!r}"
-            )
-        if isinstance(groups, int) and groups <= 0:
-            raise ValueError(f"`groups` must be a positive integer. Received: groups={groups}")
-        if not isinstance(groups, int):
-            self._check_lists(groups)
-
-    def _check_lists(self, groups: Sequence[Any]) -> None:
-        seen: set[int] = set()
-        for group in groups:
-            if not isinstance(group, (list, tuple)):
-                raise TypeError(
-                    "`groups` must be a list of lists of variables. "
-                    f"Received an element of type {type(group).__name__}: {group!r}"
-                )
-            for variable in group:
-                if key(variable) in seen:
-                    raise ValueError(
-                        f"`groups` must name each variable once. Received twice: {label(variable)}"
-                    )
-                seen.add(key(variable))
-
-    @property
-    def chunks(self) -> int:
-        """Number of buckets that the user asked for, or 0."""
-        return self.groups if isinstance(self.groups, int) else self.num_groups
-
-    def group_of(self) -> dict[int, int]:
-        """Maps `key(variable)` to the number of its group."""
-        lists = self.groups if isinstance(self.groups, (list, tuple)) else ()
-        return {key(variable): g for g, group in enumerate(lists) for variable in group}
-
-    def lines(self) -> list[str]:
-        """What must be alike on all ranks, as text."""
-        return [
-            f"op={NAMES[self.op]}",
-            f"compression={self.compression.__name__}",
-            f"gradient_predivide_factor={self.gradient_predivide_factor!r}",
-            f"groups={self.chunks or None}",
-            f"strict={self.strict}",
-        ]
-
-
-def key(variable: Any) -> int:
-    """Identity of a variable, whether wrapped by Keras or not."""
-    return id(_unwrapped(variable))
-
-
-def _owner(source: Any) -> Any:
-    """The variable behind a source; None for a tensor, which is new in every step."""
-    variable = _unwrapped(source)
-    return variable if isinstance(variable, tf.Variable) else None
-
-
-def label(variable: Any) -> str:
-    """How error messages call a variable."""
-    return str(getattr(variable, "path", None) or getattr(variable, "name", "tensor"))
-
-
-def _unwrapped(variable: Any) -> Any:
-    value = getattr(variable, "value", None)
-    return value if isinstance(value, tf.Variable) else variable
 
 
 def mark_reduced(gradient: Gradient) -> Gradient:
@@ -171,11 +40,13 @@ def is_reduced(gradient: Gradient) -> bool:
 
 
 class Reducer:
-    """Reduces lists of gradients over all ranks, by plans made on first use.
+    """Reduces lists of gradients over a set of ranks, by plans made on first use.
+
+    On a rank outside of the set it changes nothing and exchanges nothing.
 
     Args:
         kind: "optimizer" or "tape"; together with a number, that of first use in this
-            world, it names the collectives.
+            world and set, it names the collectives.
         options: How to reduce.
         densify: Plan every gradient as dense, whatever form it has now.
     """
@@ -187,6 +58,7 @@ class Reducer:
         self._groups = options.group_of()
         self._name = ""
         self._generation = -1
+        self._set_id: int | None = None  # of the process set when the plans were made
         self._count = 0  # plans made in this world
         self._plans: dict[tuple[Any, ...], list[_Known]] = collections.defaultdict(list)
 
@@ -195,11 +67,18 @@ class Reducer:
         gradients: Sequence[Gradient],
         variables: Sequence[Any],
         positions: Sequence[int],
+        remark: str = "",
     ) -> _plan.Plan:
         """Returns the plan for these gradients; agrees on one with all ranks if needed.
 
         A plan is kept as long as the gradients here fit into it. The exchange runs
         eagerly, also while a `tf.function` is traced.
+
+        Args:
+            gradients: Tensors, slices or None.
+            variables: What they are the gradients of.
+            positions: Number of each variable, alike on all ranks.
+            remark: What else must be alike on all ranks.
 
         Raises:
             tf.errors.FailedPreconditionError: When ranks do not fit together.
@@ -211,7 +90,7 @@ class Reducer:
             for gradient, variable, position in zip(gradients, variables, positions, strict=True)
         ]
         self._renew()
-        owners = [_owner(variable) for variable in variables]
+        owners = [owner(variable) for variable in variables]
         signature = tuple((e.position, e.shape, e.group) for e in entries) + tuple(map(id, owners))
         for plan, references in self._plans[signature]:
             # By reference, not by id alone: whether a dead variable's id is used again
@@ -219,7 +98,7 @@ class Reducer:
             alive = all(r is None or r() is o for r, o in zip(references, owners, strict=True))
             if alive and plan.covers(entries):
                 return plan
-        plan = self._make(entries)
+        plan = self._make(entries, remark)
         self._forget_dead()
         self._plans[signature].append(
             (plan, [None if o is None else weakref.ref(o) for o in owners])
@@ -246,18 +125,19 @@ class Reducer:
             tf.errors.AbortedError: When a peer is lost.
         """
         result = list(gradients)
-        if world.size() == 1:
-            return result
         options = self._options
-        op, prescale, postscale = self._scaling()
+        if not options.takes_part():
+            return result
+        prescale, postscale = self._scaling()
         for bucket in plan.buckets:
             reduced = collectives.grouped_allreduce(
                 [result[i] for i in bucket.members],
-                op=op,
+                op=options.op,
                 prescale_factor=prescale,
                 postscale_factor=postscale,
                 compression=options.compression,
                 name=bucket.name,
+                **in_set(options.process_set),
             )
             for i, tensor in zip(bucket.members, reduced, strict=True):
                 result[i] = tensor
@@ -266,21 +146,25 @@ class Reducer:
         return result
 
     def _reduce_sparse(self, slices: tf.IndexedSlices, name: str) -> tf.IndexedSlices:
-        op, prescale, postscale = self._scaling()
+        options = self._options
+        prescale, postscale = self._scaling()
         return _sparse.reduce_sparse(
             slices,
             name=name,
             prescale=prescale,
-            postscale=postscale / world.size() if op == Average else postscale,
-            compression=self._options.compression,
+            postscale=postscale / options.size() if options.op == Average else postscale,
+            compression=options.compression,
+            **in_set(options.process_set),
         )
 
-    def _scaling(self) -> tuple[int, float, float]:
-        """The operation of the collective and the factors before and after it."""
+    def _scaling(self) -> tuple[float, float]:
+        """The factors before and after the collective.
+
+        The division by the number of ranks stays with the engine, which knows how many
+        of them take part.
+        """
         predivide = self._options.gradient_predivide_factor
-        if predivide == 1.0:
-            return self._options.op, 1.0, 1.0
-        return Sum, 1.0 / predivide, predivide / world.size()
+        return 1.0 / predivide, predivide
 
     def _entry(self, gradient: Gradient, variable: Any, position: int) -> _plan.Entry:
         kind = self._kind_of(gradient)
@@ -304,12 +188,13 @@ class Reducer:
         return _plan.Kind.DENSE
 
     def _renew(self) -> None:
-        generation = world.generation()
-        if generation != self._generation:
-            self._generation = generation
-            self._count = 0
-            self._plans.clear()
-            self._name = f"{self._kind}{_number(self._kind, generation)}"
+        generation, members = world.generation(), self._options.process_set
+        if (generation, members.process_set_id) == (self._generation, self._set_id):
+            return
+        self._generation, self._set_id = generation, members.process_set_id
+        self._count = 0
+        self._plans.clear()
+        self._name = f"{self._kind}{_number(self._kind, generation, members)}"
 
     def _forget_dead(self) -> None:
         for signature, known in list(self._plans.items()):
@@ -321,35 +206,46 @@ class Reducer:
             if not self._plans[signature]:
                 del self._plans[signature]
 
-    def _make(self, entries: Sequence[_plan.Entry]) -> _plan.Plan:
+    def _make(self, entries: Sequence[_plan.Entry], remark: str) -> _plan.Plan:
         name = f"{self._name}/plan{self._count}" if self._count else self._name
         self._count += 1
-        bucket_bytes = world.settings().bucket_bytes
+        bucket_bytes, options = world.settings().bucket_bytes, self._options
         agreed = tuple(entries)
-        if world.size() > 1:
+        if options.takes_part():
             with tf.init_scope():
                 agreed = _plan.agree(
                     name,
                     entries,
-                    [*self._options.lines(), f"bucket bytes={bucket_bytes}"],
-                    exchange,
-                    strict=self._options.strict,
+                    [*options.lines(), f"bucket bytes={bucket_bytes}", remark],
+                    functools.partial(exchange, process_set=options.process_set),
+                    strict=options.strict,
+                    ranks=options.ranks(),
                 )
-        return _plan.make_plan(name, agreed, bucket_bytes=bucket_bytes, chunks=self._options.chunks)
+        return _plan.make_plan(name, agreed, bucket_bytes=bucket_bytes, chunks=options.chunks)
 
 
-def exchange(item: Any, name: str) -> list[Any]:
-    """Gathers one object per rank."""
-    return list(objects.allgather_object(item, name=name))
+def exchange(item: Any, name: str, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """Gathers one object per rank of a set."""
+    return list(objects.allgather_object(item, name=name, **in_set(process_set)))
 
 
-_numbers: dict[str, tuple[int, int]] = {}  # kind -> (generation, next number)
+def in_set(process_set: ProcessSet) -> dict[str, Any]:
+    """The keyword argument that lets a collective run among a set's ranks."""
+    return {} if process_set is global_process_set else {"process_set": process_set}
 
 
-def _number(kind: str, generation: int) -> int:
-    of, number = _numbers.get(kind, (generation, 0))
+# By set and kind: (generation, next number). Ranks outside of a set do not use it, and so
+# must not count its reducers.
+_numbers: weakref.WeakKeyDictionary[ProcessSet, dict[str, tuple[int, int]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _number(kind: str, generation: int, members: ProcessSet) -> int:
+    numbers = _numbers.setdefault(members, {})
+    of, number = numbers.get(kind, (generation, 0))
     number = number if of == generation else 0
-    _numbers[kind] = (generation, number + 1)
+    numbers[kind] = (generation, number + 1)
     return number
 
 
@@ -369,4 +265,4 @@ def _zeros(entry: _plan.Entry, variable: Any) -> Gradient:
         return _sparse.empty_like(shape, dtype)
     if shape.is_fully_defined():
         return tf.zeros(shape, dtype)
-    return tf.cast(tf.zeros_like(_unwrapped(variable)), dtype)
+    return tf.cast(tf.zeros_like(unwrapped(variable)), dtype)

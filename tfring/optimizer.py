@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from tfring import _loss_scale, _plan, _reducer
+from tfring import _adasum, _legacy_keras, _loss_scale, _v1
 from tfring._aggregation import LocalAggregation
-from tfring._autograph import as_it_stands
+from tfring._options import Options
+from tfring._step import ATTRIBUTE, Step
 from tfring.compression import Compression, Compressor
-from tfring.constants import Average
-
-_STEP = "_tfring_step"
+from tfring.constants import Adasum, Average
+from tfring.process_sets import ProcessSet, global_process_set
 
 
 def DistributedOptimizer(
@@ -33,6 +30,8 @@ def DistributedOptimizer(
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
     strict: bool = False,
 ) -> Any:
     """Makes a Keras optimizer reduce its gradients over all ranks before it updates.
@@ -56,32 +55,46 @@ def DistributedOptimizer(
     once per update; under a `LossScaleOptimizer` each one is reduced, because that
     class checks each one for infinities. Sparse gradients become dense where they add up.
 
+    With `op=Adasum` (arXiv:2006.02924) each rank's optimizer makes its own step, and what
+    the steps changed is combined by Adasum; its moments stay the rank's own. With a
+    process set, ranks outside of it apply their own gradients and exchange nothing.
+
+    `optimizer.register_local_var(var)`, called before the first update, lets each rank
+    keep a variable of its own: its gradient is not reduced, and is divided by the number
+    of ranks as the mean of all ranks' losses asks for. All ranks must have such
+    variables, or none, but not the same ones.
+
     Args:
         optimizer: A `keras.optimizers.Optimizer`; a `LossScaleOptimizer` may be inside or
-            outside.
+            outside. Or an optimizer of Keras 2 or of `tf.compat.v1.train`.
         name: Prefix of the collectives' names. Defaults to "optimizer".
-        use_locking: No effect.
+        use_locking: For optimizers of `tf.compat.v1.train`; no effect for others.
         device_dense: No effect.
         device_sparse: No effect.
         compression: How gradients travel: `Compression.none`, `fp16` or `bf16`.
         sparse_as_dense: Make `tf.IndexedSlices` dense before the reduction. Default
             False: their rows are merged and gathered.
         backward_passes_per_step: Calls whose gradients are added up for one update.
-        op: `tfring.Average` or `tfring.Sum`.
+        op: `tfring.Average`, `tfring.Sum` or `tfring.Adasum`.
         gradient_predivide_factor: Divide by it before the sum over ranks and multiply by
             it after; needs `op=Average`.
         average_aggregated_gradients: Divide the sum over passes by their number.
         num_groups: Deprecated spelling of an integer `groups`.
-        groups: Number of buckets, or lists of variables that are reduced together.
-            Default None: buckets of at most the fusion threshold.
+        groups: Number of buckets, or lists of variables that are reduced together,
+            matched by identity. Variables in no list, and all by default, come in
+            buckets of at most the fusion threshold.
+        process_set: The ranks that reduce together. Default: all.
+        scale_local_gradients: Divide the gradients of local variables by the number of
+            ranks in `process_set`. Default True.
         strict: A gradient that is None on some ranks only is an error instead of zeros.
 
     Returns:
         `optimizer` itself.
 
     Raises:
-        TypeError: When `optimizer` is no Keras 3 optimizer.
-        ValueError: When `optimizer` is distributed already or an argument makes no sense.
+        TypeError: When an argument is of the wrong type.
+        ValueError: When `optimizer` is distributed already, an argument makes no sense,
+            or the number of ranks is no power of two for `op=Adasum`.
         tf.errors.FailedPreconditionError: By the first update, on all ranks, when the
             ranks' variables or options differ.
         tf.errors.AbortedError: By an update, when a peer is lost; the update is not
@@ -95,27 +108,66 @@ def DistributedOptimizer(
     >>> type(optimizer).__name__
     'SGD'
     """
-    del use_locking, device_dense, device_sparse
-    _check_optimizer(optimizer)
-    if not isinstance(backward_passes_per_step, int) or backward_passes_per_step < 1:
-        raise ValueError(
-            "`backward_passes_per_step` must be a positive integer. "
-            f"Received: backward_passes_per_step={backward_passes_per_step}"
-        )
-    options = _reducer.Options(
+    del device_dense, device_sparse
+    options = Options(
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor,
         num_groups=num_groups,
         groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
         strict=strict,
     )
-    aggregation = None
-    if backward_passes_per_step > 1:
-        aggregation = LocalAggregation(backward_passes_per_step, average_aggregated_gradients)
+    return distribute(
+        optimizer,
+        name,
+        options,
+        passes=backward_passes_per_step,
+        average_passes=average_aggregated_gradients,
+        use_locking=use_locking,
+    )
+
+
+def distribute(
+    optimizer: Any,
+    name: str | None,
+    options: Options,
+    *,
+    passes: int,
+    average_passes: bool,
+    use_locking: bool = False,
+) -> Any:
+    """Makes an optimizer of any kind reduce its gradients.
+
+    Args:
+        optimizer: Of Keras 3, of Keras 2 (`tf_keras`), or of `tf.compat.v1.train`.
+        name: Prefix of the collectives' names, or None.
+        options: How to reduce.
+        passes: Calls whose gradients are added up for one update.
+        average_passes: Divide the sum over passes by their number.
+        use_locking: For optimizers of `tf.compat.v1.train`.
+
+    Returns:
+        What the user trains with: for Keras `optimizer` itself.
+    """
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ValueError(
+            "`backward_passes_per_step` must be a positive integer. "
+            f"Received: backward_passes_per_step={passes}"
+        )
+    kind: dict[str, Any] = {"passes": passes, "average_passes": average_passes}
+    if _v1.is_v1_optimizer(optimizer):
+        return _v1.distribute(optimizer, name, options, use_locking=use_locking, **kind)
+    if _legacy_keras.is_legacy(optimizer):
+        return _legacy_keras.distribute(optimizer, name, options, **kind)
+    _check_optimizer(optimizer)
+    if options.op == Adasum:
+        _adasum.check(_loss_scale.innermost(optimizer))
+    aggregation = LocalAggregation(passes, average_passes) if passes > 1 else None
     _loss_scale.install(_run_of)
-    _Step(optimizer, name or "optimizer", options, aggregation).attach()
+    Step(optimizer, name or "optimizer", options, aggregation).attach()
     return optimizer
 
 
@@ -129,10 +181,40 @@ def state_variables(optimizer: Any) -> list[Any]:
 
     These are its own variables and, where gradients are added up over several passes,
     the accumulators; a built optimizer gets them here if it does not have them yet.
+    What belongs to a local variable is left out.
     """
     step = _step_of(optimizer)
-    known = optimizer._trainable_variables if optimizer.built else []
-    return [*optimizer.variables, *([] if step is None else step.accumulators(known))]
+    if step is None:
+        return list(optimizer.variables)
+    known = list(_loss_scale.innermost(optimizer)._trainable_variables) if optimizer.built else []
+    left_out = set(map(id, _slots(optimizer, step.local.split(known)[1])))
+    shared = [variable for variable in optimizer.variables if id(variable) not in left_out]
+    return [*shared, *step.accumulators(known)]
+
+
+def local_variables(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
+    """Returns which of `variables` an optimizer was told to leave to each rank."""
+    step = _step_of(optimizer)
+    return [] if step is None else [variables[i] for i in step.local.split(variables)[1]]
+
+
+def register_local_layers(optimizer: Any, layers: Sequence[Any]) -> None:
+    """Lets each rank keep its own trainable weights of layers, built or not."""
+    step = _step_of(optimizer)
+    if step is not None:
+        step.local.add_layers(layers)
+
+
+def _slots(optimizer: Any, places: Sequence[int]) -> list[Any]:
+    """What a Keras optimizer keeps for its trainable variables number `places`."""
+    inner = _loss_scale.innermost(optimizer)
+    known = getattr(inner, "_trainable_variables", ())
+    found = []
+    for name, value in vars(inner).items():
+        # Keras keeps one list per kind of slot, in the order of the variables.
+        if name != "_variables" and isinstance(value, list) and len(value) == len(known):
+            found += [value[i] for i in places if getattr(value[i], "shape", None) is not None]
+    return found
 
 
 def _check_optimizer(optimizer: Any) -> None:
@@ -148,8 +230,8 @@ def _check_optimizer(optimizer: Any) -> None:
         )
 
 
-def _step_of(optimizer: Any) -> _Step | None:
-    step: _Step | None = vars(optimizer).get(_STEP)
+def _step_of(optimizer: Any) -> Step | None:
+    step: Step | None = vars(optimizer).get(ATTRIBUTE)
     if step is None and _loss_scale.is_loss_scale(optimizer):
         return _step_of(optimizer.inner_optimizer)
     return step
@@ -158,159 +240,3 @@ def _step_of(optimizer: Any) -> _Step | None:
 def _run_of(optimizer: Any) -> _loss_scale.Run | None:
     step = _step_of(optimizer)
     return None if step is None or step.active else step.run
-
-
-class _Step:
-    """What happens between `apply` and the stock `apply` of one optimizer."""
-
-    def __init__(
-        self,
-        optimizer: Any,
-        name: str,
-        options: _reducer.Options,
-        aggregation: LocalAggregation | None,
-    ) -> None:
-        self._optimizer = optimizer
-        self._aggregation = aggregation
-        self._accumulates = bool(_loss_scale.innermost(optimizer).gradient_accumulation_steps)
-        self._reducer = _reducer.Reducer(
-            name, options, densify=self._accumulates or aggregation is not None
-        )
-        self._positions: dict[int, int] = {}  # key(variable) -> order of first sight
-        self._seen: list[Any] = []  # keeps the keys alive
-        self.active = False
-
-    def attach(self) -> None:
-        """Takes the place of the optimizer's `apply`."""
-        stock = self._optimizer.apply
-
-        @as_it_stands
-        @functools.wraps(stock)
-        def apply(grads: Sequence[Any], trainable_variables: Any = None) -> None:
-            self.run(self._optimizer, stock, grads, trainable_variables)
-
-        # Past Keras' attribute tracking, which would follow them into checkpoints.
-        object.__setattr__(self._optimizer, _STEP, self)
-        object.__setattr__(self._optimizer, "apply", apply)
-
-    def accumulators(self, variables: Sequence[Any]) -> list[tf.Variable]:
-        """Makes and returns the accumulators for `variables`, if there are any."""
-        if self._aggregation is None or not variables:
-            return []
-        self._aggregation.build(variables, self._places(variables))
-        return self._aggregation.variables
-
-    @as_it_stands
-    def run(
-        self,
-        outer: Any,
-        stock: Callable[..., None],
-        grads: Sequence[Any],
-        trainable_variables: Any = None,
-    ) -> None:
-        """Aggregates, reduces, and hands on to the stock `apply` of `outer`."""
-        gradients = list(grads)
-        if self.active or not gradients:
-            return stock(gradients, trainable_variables)
-        variables = self._prepare(outer, gradients, trainable_variables)
-        positions = self._places(variables)
-        plan = self._reducer.plan_for(gradients, variables, positions)
-        gradients = self._reducer.fill(plan, gradients, variables)
-        update = functools.partial(self._update, outer, stock, plan, variables)
-        if self._aggregation is None:
-            return update(gradients)
-        self._aggregation.build(variables, positions)
-        return self._aggregation.run(gradients, positions, update)
-
-    def _prepare(self, outer: Any, gradients: list[Any], variables: Any) -> list[Any]:
-        """Builds the optimizer, so that no branch has to, and finds the variables."""
-        if variables is not None:
-            found = list(variables)
-            if not outer.built:
-                outer.build(found)
-        elif outer.built:
-            found = list(outer._trainable_variables)
-        else:
-            raise ValueError(
-                "`trainable_variables` must be given until the optimizer is built; or call "
-                "optimizer.build(variables) first. Received: trainable_variables=None"
-            )
-        if len(found) != len(gradients):
-            raise ValueError(
-                "`grads` must hold one gradient per variable. "
-                f"Received: {len(gradients)} gradients for {len(found)} variables"
-            )
-        return found
-
-    def _places(self, variables: Sequence[Any]) -> list[int]:
-        for variable in variables:
-            if _reducer.key(variable) not in self._positions:
-                self._positions[_reducer.key(variable)] = len(self._seen)
-                self._seen.append(variable)
-        return [self._positions[_reducer.key(variable)] for variable in variables]
-
-    def _update(
-        self,
-        outer: Any,
-        stock: Callable[..., None],
-        plan: _plan.Plan,
-        variables: list[Any],
-        gradients: list[Any],
-    ) -> None:
-        with self._activated():
-            if self._can_defer(outer, variables):
-                self._apply_deferred(outer, stock, plan, variables, gradients)
-            else:
-                stock(self._reducer.reduce(plan, gradients), variables)
-
-    @contextlib.contextmanager
-    def _activated(self) -> Iterator[None]:
-        self.active = True
-        try:
-            yield
-        finally:
-            self.active = False
-
-    def _can_defer(self, outer: Any, variables: Sequence[Any]) -> bool:
-        return (
-            self._accumulates
-            and not _loss_scale.is_loss_scale(outer)
-            and not any(getattr(v, "overwrite_with_gradient", False) for v in variables)
-        )
-
-    def _apply_deferred(
-        self,
-        outer: Any,
-        stock: Callable[..., None],
-        plan: _plan.Plan,
-        variables: list[Any],
-        gradients: list[Any],
-    ) -> None:
-        """Lets Keras add up gradients and reduces the total where Keras clips it."""
-        present = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        stock_clip = outer._clip_gradients
-        clipped = False
-
-        def reduce_and_clip(totals: Sequence[Any]) -> Any:
-            nonlocal clipped
-            clipped = True
-            complete: list[Any] = [None] * len(gradients)
-            for i, total in zip(present, totals, strict=True):
-                complete[i] = total
-            complete = self._reducer.reduce(plan, complete)
-            return stock_clip([complete[i] for i in present])
-
-        object.__setattr__(outer, "_clip_gradients", reduce_and_clip)
-        try:
-            stock(gradients, variables)
-        finally:
-            object.__delattr__(outer, "_clip_gradients")
-        must = not tf.executing_eagerly() or (
-            int(outer._iterations) % outer.gradient_accumulation_steps == 0
-        )
-        if must and not clipped:
-            raise RuntimeError(
-                f"Keras {keras.__version__} updates without clipping first, so tfring cannot "
-                "reduce accumulated gradients. Use backward_passes_per_step instead of "
-                "gradient_accumulation_steps."
-            )

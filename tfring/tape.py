@@ -8,10 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _reducer, world
+from tfring import _local, _reducer
 from tfring._autograph import as_it_stands
+from tfring._options import Options
 from tfring.compression import Compression, Compressor
 from tfring.constants import Average
+from tfring.process_sets import ProcessSet, global_process_set
 
 
 class DistributedGradientTape:
@@ -32,16 +34,23 @@ class DistributedGradientTape:
         device_sparse: No effect.
         compression: How gradients travel: `Compression.none`, `fp16` or `bf16`.
         sparse_as_dense: Make `tf.IndexedSlices` dense before the reduction.
-        op: `tfring.Average` or `tfring.Sum`.
+        op: `tfring.Average`, `tfring.Sum`, or `tfring.Adasum` for dense gradients.
         gradient_predivide_factor: Divide by it before the sum over ranks and multiply by
             it after; needs `op=Average`.
         num_groups: Deprecated spelling of an integer `groups`.
-        groups: Number of buckets, or lists of sources that are reduced together.
+        groups: Number of buckets, or lists of sources that are reduced together, matched
+            by identity. Sources in no list, and all by default, come in buckets of at
+            most the fusion threshold.
+        process_set: The ranks that reduce together. Default: all. Others get their own
+            gradients and exchange nothing.
+        scale_local_gradients: Divide the gradients of local sources by the number of
+            ranks in `process_set`. Default True.
         strict: A gradient that is None on some ranks only is an error instead of zeros.
 
     Raises:
         TypeError: When `gradtape` is no `tf.GradientTape`.
-        ValueError: When an argument makes no sense.
+        ValueError: When an argument makes no sense, or the number of ranks is no power of
+            two for `op=Adasum`.
 
     Example:
 
@@ -65,6 +74,8 @@ class DistributedGradientTape:
         gradient_predivide_factor: float = 1.0,
         num_groups: int = 0,
         groups: int | Sequence[Sequence[Any]] | None = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
         strict: bool = False,
     ) -> None:
         del device_dense, device_sparse
@@ -74,13 +85,16 @@ class DistributedGradientTape:
                 f"Received: gradtape={gradtape!r} of type {type(gradtape).__name__}"
             )
         self._gradtape = gradtape
-        self._options = _reducer.Options(
+        self._local = _local.LocalVariables()
+        self._options = Options(
             op=op,
             compression=compression,
             sparse_as_dense=sparse_as_dense,
             gradient_predivide_factor=gradient_predivide_factor,
             num_groups=num_groups,
             groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
             strict=strict,
         )
 
@@ -101,13 +115,30 @@ class DistributedGradientTape:
             raise AttributeError(name)
         return getattr(self._gradtape, name)
 
+    def register_local_source(self, source: Any) -> None:
+        """Lets each rank keep its own gradient of `source`; see `scale_local_gradients`.
+
+        Args:
+            source: A variable of TensorFlow or Keras, or a tensor.
+        """
+        self._local.add(source, "source")
+
+    def register_local_layers(self, layers: Sequence[Any]) -> None:
+        """Lets each rank keep its own gradients of layers' trainable weights.
+
+        Args:
+            layers: Keras layers, built or not.
+        """
+        self._local.add_layers(layers)
+
     @as_it_stands
     def gradient(
         self,
         target: Any,
         sources: Any,
         output_gradients: Any = None,
-        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+        use_generic_names: bool = False,
     ) -> Any:
         """Computes gradients as the tape does and reduces them over all ranks.
 
@@ -118,16 +149,22 @@ class DistributedGradientTape:
             target: As in `tf.GradientTape.gradient`.
             sources: A tensor or variable of TensorFlow or Keras, or a nested structure.
             output_gradients: As in `tf.GradientTape.gradient`.
-            unconnected_gradients: As in `tf.GradientTape.gradient`.
+            unconnected_gradients: As in `tf.GradientTape.gradient`. A bool is taken for
+                `use_generic_names`, which is fourth in Horovod.
+            use_generic_names: No effect: names come from positions always.
 
         Returns:
-            Gradients in the structure of `sources`, alike on all ranks.
+            Gradients in the structure of `sources`, alike on all ranks but for local
+            sources.
 
         Raises:
             tf.errors.FailedPreconditionError: On all ranks, when their sources or options
                 differ.
             tf.errors.AbortedError: When a peer is lost.
+            NotImplementedError: On all ranks, for sparse gradients with `op=Adasum`.
         """
+        if isinstance(unconnected_gradients, bool):
+            unconnected_gradients = tf.UnconnectedGradients.NONE
         flat_sources = tf.nest.flatten(sources)
         local = self._gradtape.gradient(
             target,
@@ -135,12 +172,49 @@ class DistributedGradientTape:
             output_gradients=output_gradients,
             unconnected_gradients=unconnected_gradients,
         )
-        reducer = _shared_reducer(self._options)
-        plan = reducer.plan_for(local, flat_sources, range(len(flat_sources)))
-        reduced = reducer.reduce(plan, reducer.fill(plan, local, flat_sources))
-        if world.size() > 1:
-            reduced = [_reducer.mark_reduced(gradient) for gradient in reduced]
-        return tf.nest.pack_sequence_as(sources, reduced)
+        return tf.nest.pack_sequence_as(sources, self._reduced(local, flat_sources))
+
+    def get_local_and_global_gradients(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Computes gradients as `gradient` does, those of local sources apart.
+
+        Args:
+            target: As in `tf.GradientTape.gradient`.
+            sources: As in `gradient`.
+            output_gradients: As in `tf.GradientTape.gradient`.
+            use_generic_names: No effect.
+
+        Returns:
+            A list of (source, gradient) for local sources, which are not reduced, and
+            one for all others, which are.
+        """
+        flat_sources = tf.nest.flatten(sources)
+        gradients = self.gradient(target, flat_sources, output_gradients)
+        pairs = list(zip(flat_sources, gradients, strict=True))
+        shared, own = self._local.split(flat_sources)
+        return [pairs[i] for i in own], [pairs[i] for i in shared]
+
+    def _reduced(self, gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+        options = self._options
+        if not getattr(self._gradtape, "_persistent", False):
+            options.check_known(sources, "`sources`")
+        shared, own = self._local.split(sources)
+        some, theirs = [sources[i] for i in shared], [gradients[i] for i in shared]
+        reducer = _shared_reducer(options)
+        remark = f"local sources={bool(own)}"
+        plan = reducer.plan_for(theirs, some, range(len(some)), remark=remark)
+        reduced = reducer.reduce(plan, reducer.fill(plan, theirs, some))
+        result = [_local.scaled(gradient, options) for gradient in gradients]
+        for i, gradient in zip(shared, reduced, strict=True):
+            result[i] = gradient
+        if options.takes_part():
+            result = [_reducer.mark_reduced(gradient) for gradient in result]
+        return result
 
 
 # Tapes live for one step and plans for the whole training: tapes with equal options
@@ -148,9 +222,9 @@ class DistributedGradientTape:
 _reducers: dict[tuple[Any, ...], _reducer.Reducer] = {}
 
 
-def _shared_reducer(options: _reducer.Options) -> _reducer.Reducer:
+def _shared_reducer(options: Options) -> _reducer.Reducer:
     groups = tuple(sorted(options.group_of().items()))
-    key = (*options.lines(), options.sparse_as_dense, groups)
+    key = (*options.lines(), options.sparse_as_dense, groups, id(options.process_set))
     if key not in _reducers:
         _reducers[key] = _reducer.Reducer("tape", options)
     return _reducers[key]

@@ -21,6 +21,8 @@ NAMES = {
     "Max",
     "Min",
     "NotInitializedError",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "Product",
     "Stats",

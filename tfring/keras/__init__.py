@@ -22,8 +22,9 @@ from tfring import _absent, callbacks
 from tfring.collectives import allgather, allreduce, broadcast
 from tfring.compression import Compression
 from tfring.constants import Average, Max, Min, Product, Sum
+from tfring.keras_optimizer import DistributedOptimizer
 from tfring.objects import allgather_object, broadcast_object, broadcast_variables
-from tfring.optimizer import DistributedOptimizer
+from tfring.partial import PartialDistributedGradientTape, PartialDistributedOptimizer
 from tfring.sync_batch_norm import SyncBatchNormalization
 from tfring.tape import DistributedGradientTape
 from tfring.world import (
@@ -46,6 +47,8 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
     "Product",
     "Sum",
     "SyncBatchNormalization",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ import pytest
 import tensorflow as tf
 
 from tfring import _reducer, collectives, objects, tape, world
-from tfring.constants import Average
+from tfring.compression import Compression
+from tfring.constants import Adasum, Average
+from tfring.process_sets import ProcessSet, global_process_set
 
 TIMEOUT_S = 60.0
 
@@ -86,25 +88,39 @@ class Simulation:
             raise (own or first)[0]
         return results
 
-    def number(self, kind: str, generation: int) -> int:
-        number = self._here.numbers[kind]
-        self._here.numbers[kind] += 1
+    def number(self, kind: str, generation: int, members: ProcessSet) -> int:
+        key = f"{id(members)}/{kind}"
+        number = self._here.numbers[key]
+        self._here.numbers[key] += 1
         return number
 
-    def meet(self, rank: int, name: str, item: Any) -> list[Any]:
-        """Returns the items of all ranks once all have called it with `name`."""
+    def process_set(self, ranks: list[int], process_set_id: int = 1) -> ProcessSet:
+        """Returns a registered set, the same object for all ranks."""
+        members = ProcessSet(ranks)
+        members.process_set_id = process_set_id
+        return members
+
+    def members(self, process_set: ProcessSet) -> list[int]:
+        if process_set is global_process_set:
+            return list(range(self.size))
+        assert process_set.ranks is not None
+        assert self.rank in process_set.ranks, "a rank outside of the set takes part"
+        return process_set.ranks
+
+    def meet(self, rank: int, name: str, item: Any, members: Sequence[int]) -> list[Any]:
+        """Returns the items of all members once all have called it with `name`."""
         with self._meeting:
             use = self._uses[name, rank]
             self._uses[name, rank] += 1
-            slot = self._slots[name, use]
+            slot = self._slots[f"{name} {members}", use]
             slot[rank] = item
             self._meeting.notify_all()
             complete = self._meeting.wait_for(
-                lambda: len(slot) == self.size or self._failed, TIMEOUT_S
+                lambda: len(slot) == len(members) or self._failed, TIMEOUT_S
             )
-            if not complete or len(slot) < self.size:
+            if not complete or len(slot) < len(members):
                 raise threading.BrokenBarrierError(f"{name}: only ranks {sorted(slot)} came")
-            return [slot[r] for r in range(self.size)]
+            return [slot[r] for r in members]
 
     def names(self, rank: int = 0) -> list[str]:
         return [name for r, name, _ in self.calls if r == rank]
@@ -114,20 +130,22 @@ class Simulation:
         tensors: list[Any],
         *,
         op: int,
-        prescale_factor: float,
-        postscale_factor: float,
-        compression: Any,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        compression: Any = Compression.none,
         name: str,
+        process_set: ProcessSet = global_process_set,
     ) -> list[Any]:
-        rank = self.rank
+        rank, members = self.rank, self.members(process_set)
         packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
 
         def reduce(*arrays: Any) -> list[np.ndarray]:
             self.calls.append((rank, name, len(arrays)))
             result = []
-            for column in zip(*self.meet(rank, name, arrays), strict=True):
-                total = sum(a.astype(np.float64) * prescale_factor for a in column)
-                total = total / self.size if op == Average else total
+            for column in zip(*self.meet(rank, name, arrays, members), strict=True):
+                wide = [a.astype(np.float64) * prescale_factor for a in column]
+                total = _adasum(wide) if op == Adasum else sum(wide)
+                total = total / len(members) if op == Average else total
                 result.append(np.asarray(total * postscale_factor).astype(column[0].dtype))
             return result
 
@@ -137,31 +155,61 @@ class Simulation:
             for t, (_, context) in zip(reduced, packed, strict=True)
         ]
 
-    def gather_with_counts(self, tensors: list[Any], name: str) -> tuple[list[Any], Any]:
-        rank = self.rank
+    def allreduce(self, tensor: Any, **kwargs: Any) -> Any:
+        return self.grouped_allreduce([tensor], **kwargs)[0]
+
+    def gather_with_counts(
+        self, tensors: list[Any], name: str, process_set: ProcessSet = global_process_set
+    ) -> tuple[list[Any], Any]:
+        rank, members = self.rank, self.members(process_set)
 
         def gather(*arrays: Any) -> list[np.ndarray]:
             self.calls.append((rank, name, len(arrays[0])))
-            return [np.concatenate(c) for c in zip(*self.meet(rank, name, arrays), strict=True)]
+            columns = list(zip(*self.meet(rank, name, arrays, members), strict=True))
+            counts = np.array([[len(a) for a in column] for column in columns], np.int64).T
+            return [*(np.concatenate(column) for column in columns), counts]
 
-        return self._call(gather, tensors, [[None, *t.shape[1:]] for t in tensors]), None
+        shapes = [[None, *t.shape[1:]] for t in tensors]
+        dtypes = [t.dtype for t in tensors]
+        shapes.append([len(members), len(tensors)])
+        results = self._call(gather, tensors, shapes, [*dtypes, tf.int64])
+        return results[:-1], results[-1]
 
-    def _call(self, function: Any, tensors: list[Any], shapes: list[Any]) -> list[Any]:
-        outputs = tf.numpy_function(function, tensors, [t.dtype for t in tensors])
+    def _call(
+        self, function: Any, tensors: list[Any], shapes: list[Any], dtypes: Any = None
+    ) -> list[Any]:
+        dtypes = dtypes or [t.dtype for t in tensors]
+        outputs = tf.numpy_function(function, tensors, dtypes)
         outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
         for output, shape in zip(outputs, shapes, strict=True):
             output.set_shape(shape)
         return outputs
 
-    def allgather_object(self, item: Any, name: str) -> list[Any]:
+    def allgather_object(
+        self, item: Any, name: str, process_set: ProcessSet = global_process_set
+    ) -> list[Any]:
         assert tf.executing_eagerly()
-        return self.meet(self.rank, name, item)
+        return self.meet(self.rank, name, item, self.members(process_set))
 
     def broadcast_variables(self, variables: list[Any], root_rank: int) -> None:
         mine = [v.numpy() for v in variables]
-        received = self.meet(self.rank, "broadcast", mine)[root_rank]
+        received = self.meet(self.rank, "broadcast", mine, range(self.size))[root_rank]
         for variable, value in zip(variables, received, strict=True):
             variable.assign(value)
+
+
+def _adasum(values: list[np.ndarray]) -> np.ndarray:
+    """Adasum over a tree of pairs, as the paper (arXiv:2006.02924) has it."""
+    while len(values) > 1:
+        values = [_combined(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
+
+
+def _combined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    dot, of_a, of_b = np.sum(a * b), np.sum(a * a), np.sum(b * b)
+    scale_a = 1.0 - (dot / (2.0 * of_a) if of_a else 0.0)
+    scale_b = 1.0 - (dot / (2.0 * of_b) if of_b else 0.0)
+    return scale_a * a + scale_b * b
 
 
 @pytest.fixture
@@ -179,6 +227,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Simulation]:
         monkeypatch.setattr(tape, "_reducers", PerRank(simulation))
         monkeypatch.setattr(_reducer, "_number", simulation.number)
         monkeypatch.setattr(collectives, "grouped_allreduce", simulation.grouped_allreduce)
+        monkeypatch.setattr(collectives, "allreduce", simulation.allreduce)
         monkeypatch.setattr(collectives, "gather_with_counts", simulation.gather_with_counts)
         monkeypatch.setattr(objects, "allgather_object", simulation.allgather_object)
         monkeypatch.setattr(objects, "broadcast_variables", simulation.broadcast_variables)

@@ -61,7 +61,7 @@ def test_16_bit_gradients_add_up_in_float32() -> None:
         aggregation.run([tf.constant(1.0, tf.float16)], [0], seen.extend)
     assert float(seen[0]) == float(tf.cast(4097.0, tf.float16))
     assert seen[0].dtype == tf.float16
-    assert [v.dtype for v in aggregation.variables] == [tf.int64, tf.float32]
+    assert [v.dtype for v in aggregation.variables_at([0])] == [tf.int64, tf.float32]
 
 
 def test_sees_the_dtype_of_each_pass() -> None:

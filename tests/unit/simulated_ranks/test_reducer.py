@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfring import _reducer, world
 from tfring._plan import Kind, Plan
 from tfring._reducer import Options, Reducer
+from tfring.process_sets import ProcessSet
 
 
 def plan(reducer: Reducer, gradients: list[Any], variables: list[Any]) -> Plan:
@@ -79,9 +80,9 @@ def test_a_new_world_needs_a_new_plan(ranks: Any, monkeypatch: pytest.MonkeyPatc
     assert plan(reducer, [tf.constant(1.0)], [w]) is not first
 
 
-def test_numbers_start_over_in_a_new_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reducer, "_numbers", {})
-    counted = [_reducer._number("optimizer", g) for g in (1, 1, 2)]
+def test_numbers_start_over_in_a_new_world() -> None:
+    members = ProcessSet([0])
+    counted = [_reducer._number("optimizer", g, members) for g in (1, 1, 2)]
     assert counted == [0, 1, 0]
 
 
