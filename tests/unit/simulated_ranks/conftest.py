@@ -110,9 +110,10 @@ class Simulation:
     def meet(self, rank: int, name: str, item: Any, members: Sequence[int]) -> list[Any]:
         """Returns the items of all members once all have called it with `name`."""
         with self._meeting:
-            use = self._uses[name, rank]
-            self._uses[name, rank] += 1
-            slot = self._slots[f"{name} {members}", use]
+            key = f"{name} {list(members)}"
+            use = self._uses[key, rank]
+            self._uses[key, rank] += 1
+            slot = self._slots[key, use]
             slot[rank] = item
             self._meeting.notify_all()
             complete = self._meeting.wait_for(
@@ -221,6 +222,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Simulation]:
         settings = types.SimpleNamespace(bucket_bytes=bucket_bytes)
         monkeypatch.setattr(world, "size", lambda: size)
         monkeypatch.setattr(world, "rank", lambda: simulation.rank)
+        monkeypatch.setattr(world, "is_initialized", lambda: True)
         monkeypatch.setattr(world, "generation", lambda: 1)
         monkeypatch.setattr(world, "settings", lambda: settings)
         monkeypatch.setattr(world, "require_usable", lambda: None)
