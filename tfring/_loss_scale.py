@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring import _reducer, collectives
+from tfring import collectives
 from tfring._autograph import as_it_stands
 from tfring._options import Options
 from tfring.constants import Sum
@@ -85,7 +85,7 @@ def poisoned(
     values = [_values(gradients[i]) for i in unreduced if gradients[i] is not None]
     finite = tf.reduce_all([True, *(tf.reduce_all(tf.math.is_finite(v)) for v in values)])
     own = tf.where(finite, tf.constant(0.0), tf.constant(float("nan")))
-    poison = collectives.allreduce(own, op=Sum, name=name, **_reducer.in_set(options.process_set))
+    poison = collectives.allreduce(own, op=Sum, name=name, process_set=options.process_set)
     result = list(gradients)
     first = next(i for i, gradient in enumerate(result) if gradient is not None)
     # Dense: slices without a row could not hold it.

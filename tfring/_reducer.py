@@ -137,7 +137,7 @@ class Reducer:
                 postscale_factor=postscale,
                 compression=options.compression,
                 name=bucket.name,
-                **in_set(options.process_set),
+                process_set=options.process_set,
             )
             for i, tensor in zip(bucket.members, reduced, strict=True):
                 result[i] = tensor
@@ -154,7 +154,7 @@ class Reducer:
             prescale=prescale,
             postscale=postscale / options.size() if options.op == Average else postscale,
             compression=options.compression,
-            **in_set(options.process_set),
+            process_set=options.process_set,
         )
 
     def _scaling(self) -> tuple[float, float]:
@@ -226,12 +226,7 @@ class Reducer:
 
 def exchange(item: Any, name: str, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Gathers one object per rank of a set."""
-    return list(objects.allgather_object(item, name=name, **in_set(process_set)))
-
-
-def in_set(process_set: ProcessSet) -> dict[str, Any]:
-    """The keyword argument that lets a collective run among a set's ranks."""
-    return {} if process_set is global_process_set else {"process_set": process_set}
+    return list(objects.allgather_object(item, name=name, process_set=process_set))
 
 
 # By set and kind: (generation, next number). Ranks outside of a set do not use it, and so

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfring import collectives
 from tfring.compression import Compressor
+from tfring.process_sets import ProcessSet, global_process_set
 
 
 def merge_duplicates(slices: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -43,6 +44,7 @@ def reduce_sparse(
     prescale: float,
     postscale: float,
     compression: type[Compressor],
+    process_set: ProcessSet = global_process_set,
 ) -> tf.IndexedSlices:
     """Sums `slices` over all ranks by gathering their rows.
 
@@ -54,6 +56,7 @@ def reduce_sparse(
         prescale: Factor of the values before they travel.
         postscale: Factor of the sums.
         compression: How values travel.
+        process_set: The ranks that take part.
 
     Returns:
         Slices with each index once, bitwise alike on all ranks.
@@ -64,7 +67,7 @@ def reduce_sparse(
     merged = merge_duplicates(slices)
     compressed, context = compression.compress(_scale(merged.values, prescale))
     (gathered, indices), _ = collectives.gather_with_counts(
-        [compressed, tf.cast(merged.indices, tf.int64)], name=name
+        [compressed, tf.cast(merged.indices, tf.int64)], name=name, process_set=process_set
     )
     gathered = compression.decompress(gathered, context)
     total = merge_duplicates(tf.IndexedSlices(gathered, indices, slices.dense_shape))
