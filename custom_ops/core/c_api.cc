@@ -3,6 +3,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "custom_ops/core/collectives/reduce.h"
 #include "custom_ops/core/common/status.h"
@@ -80,28 +81,23 @@ void tfr_world_shutdown(tfr_world* world) {
 
 void tfr_world_after_fork(tfr_world* world) { world->world->AfterFork(); }
 
-int tfr_process_set_add(tfr_world*, const int32_t*, int32_t, int32_t*,
-                        tfr_error* error) {
-  return Guarded(error, [&] { return tfring::Internal("not there yet"); });
+int tfr_process_set_add(tfr_world* world, const int32_t* ranks, int32_t count,
+                        int32_t* id, tfr_error* error) {
+  return Guarded(error, [&] {
+    return world->world->process_sets().Add(
+        std::vector<int>(ranks, ranks + (count > 0 ? count : 0)), id);
+  });
 }
 
-int tfr_process_set_remove(tfr_world*, int32_t, tfr_error* error) {
-  return Guarded(error, [&] { return tfring::Internal("not there yet"); });
+int tfr_process_set_remove(tfr_world* world, int32_t id, tfr_error* error) {
+  return Guarded(error,
+                 [&] { return world->world->process_sets().Remove(id); });
 }
 
 int tfr_process_set_info(const tfr_world* world, int32_t id, int32_t* size,
                          int32_t* rank, tfr_error* error) {
-  return Guarded(error, [&] {
-    if (id != 0) {
-      return tfring::InvalidArgument(
-          tfring::StrCat("there is no process set ", id));
-    }
-    tfr_info info;
-    world->world->Info(&info);
-    *size = info.size;
-    *rank = info.rank;
-    return tfring::Status::Ok();
-  });
+  return Guarded(
+      error, [&] { return world->world->process_sets().Info(id, size, rank); });
 }
 
 int tfr_submit(tfr_world* world, const tfr_request* request, tfr_error* error) {

@@ -44,13 +44,13 @@ BootstrapOptions BootstrapOptionsOf(const tfr_config& config) {
   return options;
 }
 
-std::vector<std::string> HostLabels(const GroupMembers& members) {
-  std::vector<std::string> labels;
-  for (size_t h = 0; h < members.on_host.size(); ++h) {
-    labels.push_back(StrCat("rank ", members.RankAt(members.on_host[h].front()),
-                            " (host ", members.host_names[h], ")"));
-  }
-  return labels;
+// How long a shutdown lets agreed collectives finish.
+constexpr double kDrainSeconds = 3.0;
+
+Status ShutDownHere() {
+  return FailedPrecondition(
+      "tfring has been shut down on this rank; call tfring.init() to start "
+      "again");
 }
 
 }  // namespace
@@ -58,70 +58,83 @@ std::vector<std::string> HostLabels(const GroupMembers& members) {
 Status World::Create(const tfr_config& config, std::unique_ptr<World>* out) {
   TFR_RETURN_IF_ERROR(CheckConfig(config));
   std::unique_ptr<World> world(new World());
-  TFR_RETURN_IF_ERROR(
-      Faults::Parse(TextOf(config.faults), config.rank, &world->faults_));
   TFR_RETURN_IF_ERROR(world->Start(config));
   *out = std::move(world);
   return Status::Ok();
 }
 
 Status World::Start(const tfr_config& config) {
+  ProcessSetOptions options;
+  TFR_RETURN_IF_ERROR(
+      Faults::Parse(TextOf(config.faults), config.rank, &options.faults));
   Bootstrapped parts;
   TFR_RETURN_IF_ERROR(Bootstrap(BootstrapOptionsOf(config), &parts));
   identity_ = std::move(parts.identity);
-  members_ = std::move(parts.members);
-  local_ = std::move(parts.local);
-  if (!parts.data.empty()) {
-    mesh_ = std::make_unique<Mesh>(members_.host, std::move(parts.data),
-                                   HostLabels(members_), &failure_);
+  options.plan = std::move(parts.later);
+  options.start_timeout_s = config.start_timeout_s;
+  options.group.warn_after_s = config.warn_after_s;
+  options.group.fail_after_s = config.fail_after_s;
+  world_ = std::make_shared<Membership>(
+      parts.members, std::move(parts.local), std::move(parts.data),
+      options.faults.Of(0), &failures_, options.group);
+  if (config.size > 1) {
+    control_ = std::make_unique<Control>(&world_->members(),
+                                         std::move(parts.control), &failures_);
   }
-  GroupOptions options;
-  options.warn_after_s = config.warn_after_s;
-  options.fail_after_s = config.fail_after_s;
-  group_ = std::make_unique<Group>(&members_, local_.get(), mesh_.get(),
-                                   &failure_, &faults_, options);
-  failure_.OnChange([this] { group_->OnFailure(); });
-  if (members_.size > 1) {
-    ControlEvents events;
-    events.go = [this](const LogEntry& entry) { group_->OnGo(entry); };
-    events.is_pending = [this](uint64_t uid) { return group_->IsPending(uid); };
-    control_ = std::make_unique<Control>(&members_, std::move(parts.control),
-                                         &failure_, std::move(events));
-  }
-  group_->Start(control_.get());
+  Membership::Start(world_, control_.get());
+  sets_ = std::make_unique<ProcessSets>(std::move(options), world_,
+                                        control_.get(), &failures_);
   return control_ == nullptr ? Status::Ok() : control_->Start();
 }
 
 World::~World() {
-  if (group_ == nullptr) return;
-  const uint64_t executed = group_->Stop();
-  if (control_ != nullptr) control_->Leave(executed);
+  if (sets_ != nullptr) Leave();
   control_.reset();
-  failure_.OnChange(nullptr);
-  group_.reset();
+}
+
+// All groups at once; the world's is the last that others hear of.
+void World::Leave() {
+  const auto memberships = sets_->Memberships();
+  for (const auto& one : memberships) one->group().Close(ShutDownHere());
+  const Deadline deadline = Deadline::After(kDrainSeconds);
+  if (control_ != nullptr) control_->LeaveOtherGroups();
+  for (const auto& one : memberships) {
+    const uint64_t executed = one->group().Stop(deadline);
+    if (control_ != nullptr) control_->Leave(one->number(), executed);
+  }
+}
+
+Status World::Take(const tfr_request& request,
+                   std::shared_ptr<Membership>* membership,
+                   std::unique_ptr<Operation>* operation) {
+  TFR_RETURN_IF_ERROR(sets_->Find(request.process_set, membership));
+  return Operation::Create(request, (*membership)->members(), operation);
 }
 
 Status World::Submit(const tfr_request& request) {
+  std::shared_ptr<Membership> membership;
   std::unique_ptr<Operation> operation;
-  TFR_RETURN_IF_ERROR(Operation::Create(request, members_, &operation));
+  TFR_RETURN_IF_ERROR(Take(request, &membership, &operation));
   if (operation->done == nullptr) {
     return InvalidArgument("`done` of a request must not be null");
   }
-  return group_->Submit(std::move(operation));
+  return membership->group().Submit(std::move(operation));
 }
 
 Status World::Run(const tfr_request& request) {
+  std::shared_ptr<Membership> membership;
   std::unique_ptr<Operation> operation;
-  TFR_RETURN_IF_ERROR(Operation::Create(request, members_, &operation));
-  return group_->Run(std::move(operation));
+  TFR_RETURN_IF_ERROR(Take(request, &membership, &operation));
+  return membership->group().Run(std::move(operation));
 }
 
 void World::Abort(const std::string& text) {
-  const std::string full = StrCat("rank ", members_.rank, " failed: ", text);
+  const std::string full =
+      StrCat("rank ", world_->members().rank, " failed: ", text);
   if (control_ != nullptr) {
     control_->Abort(full);
   } else {
-    failure_.Abort(Unavailable(full));
+    failures_.Abort(Unavailable(full));
   }
 }
 
@@ -152,23 +165,14 @@ void World::Hosts(int32_t* hosts) const {
 }
 
 void World::Stats(tfr_stats* stats) const {
-  const GroupStats& group = group_->stats();
-  stats->collectives = group.collectives;
-  stats->tensors = group.tensors;
-  stats->payload_bytes = group.payload_bytes;
-  stats->wait_ns = group.wait_ns;
-  stats->transfer_ns = group.transfer_ns;
+  *stats = {};
+  sets_->AddStats(stats);
   stats->control_messages = control_ == nullptr ? 0 : control_->messages_sent();
-  stats->wire_bytes_sent = mesh_ == nullptr ? 0 : mesh_->bytes_sent();
-  // Shared by the host's ranks; its pages stay until shutdown.
-  stats->staging_bytes = local_->memory().ResidentBytes() /
-                         static_cast<uint64_t>(local_->local_size());
-  stats->staging_bytes_peak = stats->staging_bytes;
 }
 
 void World::AfterFork() {
   if (control_ != nullptr) control_->CloseAll();
-  if (mesh_ != nullptr) mesh_->CloseAll();
+  sets_->CloseAll();
 }
 
 }  // namespace tfring

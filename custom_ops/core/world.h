@@ -3,15 +3,15 @@
 #define TFRING_CORE_WORLD_H_
 
 #include <memory>
+#include <string>
 
+#include "custom_ops/core/common/members.h"
 #include "custom_ops/core/common/status.h"
-#include "custom_ops/core/rendezvous/bootstrap.h"
 #include "custom_ops/core/schedule/control.h"
 #include "custom_ops/core/schedule/failure.h"
-#include "custom_ops/core/schedule/faults.h"
-#include "custom_ops/core/schedule/group.h"
+#include "custom_ops/core/schedule/membership.h"
+#include "custom_ops/core/schedule/process_sets.h"
 #include "custom_ops/core/tfring.h"
-#include "custom_ops/core/transport/mesh.h"
 
 namespace tfring {
 
@@ -29,20 +29,23 @@ class World {
   void Info(tfr_info* info) const;
   void Hosts(int32_t* hosts) const;
   void Stats(tfr_stats* stats) const;
+  ProcessSets& process_sets() const { return *sets_; }
   void AfterFork();
 
  private:
   World() = default;
   Status Start(const tfr_config& config);
+  void Leave();
+  // The group that a request is for, and a checked copy of it.
+  Status Take(const tfr_request& request,
+              std::shared_ptr<Membership>* membership,
+              std::unique_ptr<Operation>* operation);
 
   GroupMembers identity_;
-  GroupMembers members_;
-  Failure failure_;
-  Faults faults_;
-  std::unique_ptr<LocalGroup> local_;
-  std::unique_ptr<Mesh> mesh_;
+  Failures failures_;
+  std::shared_ptr<Membership> world_;  // the group of all ranks
   std::unique_ptr<Control> control_;
-  std::unique_ptr<Group> group_;
+  std::unique_ptr<ProcessSets> sets_;
 };
 
 }  // namespace tfring

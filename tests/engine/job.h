@@ -86,6 +86,7 @@ struct Call {
   int32_t kind = TFR_ALLREDUCE;
   int32_t reduce_op = TFR_SUM;
   int32_t root = 0;
+  int32_t process_set = 0;
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<Tensor> tensors;
@@ -109,6 +110,7 @@ struct Call {
     request.kind = kind;
     request.reduce_op = reduce_op;
     request.root = root;
+    request.process_set = process_set;
     request.prescale = prescale;
     request.postscale = postscale;
     request.tensor_count = static_cast<int32_t>(list.size());

@@ -1,34 +1,17 @@
 #include "custom_ops/core/rendezvous/bootstrap.h"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <set>
 #include <sstream>
 #include <utility>
 
 #include "custom_ops/core/common/hash.h"
-#include "custom_ops/core/common/sha256.h"
 #include "custom_ops/core/rendezvous/connect.h"
 #include "custom_ops/core/rendezvous/identity.h"
 #include "custom_ops/core/rendezvous/store_client.h"
-#include "custom_ops/core/schedule/agreement.h"
 
 namespace tfring {
 namespace {
-
-// A chunk of every rank stays inside a second-level cache of 1 MiB together
-// with what it is reduced into; `tfring.bench` compares sizes.
-constexpr uint64_t kLocalChunkBytes = 256 * 1024;
-// Between hosts a step costs a round trip, so steps are larger.
-constexpr uint64_t kHostsChunkBytes = 1024 * 1024;
-constexpr uint64_t kDepth = 4;
-// Looking for this long costs less than one sleep and wake-up.
-constexpr int64_t kSpinNs = 50 * 1000;
-// With more ranks than processors a spin takes the processor from the rank
-// that is waited for.
-constexpr int64_t kCrowdedSpinNs = 5 * 1000;
 
 // What a rank tells all others about itself.
 struct Card {
@@ -62,11 +45,7 @@ struct Card {
   }
 
   std::vector<std::string> Addresses() const {
-    std::vector<std::string> addresses;
-    for (const std::string& host : hosts) {
-      addresses.push_back(JoinHostPort(host, port));
-    }
-    return addresses;
+    return AddressesOf(hosts, port);
   }
 };
 
@@ -186,75 +165,35 @@ class Bootstrapper {
     out_.members = MembersOf(options_.rank, keys, names);
   }
 
-  LocalGroupShape Shape() const {
-    const GroupMembers& members = out_.members;
-    LocalGroupShape shape;
-    shape.local_size = static_cast<int>(members.here().size());
-    shape.agreement_bytes = Agreement::Bytes(shape.local_size);
-    shape.depth = kDepth;
-    shape.chunk_bytes = cards_.front().chunk_bytes;
-    if (shape.chunk_bytes == 0) {
-      shape.chunk_bytes =
-          members.host_count() > 1 ? kHostsChunkBytes : kLocalChunkBytes;
-    }
-    shape.chunk_bytes = std::max<uint64_t>(shape.chunk_bytes / 64 * 64, 64);
-    shape.remote_chunks =
-        static_cast<uint64_t>(members.size - shape.local_size);
-    return shape;
-  }
-
   Status JoinLocalMemory() {
-    LocalGroupShape shape = Shape();
-    if (shape.local_size > kMaxLocalRanks) {
-      return InvalidArgument(
-          StrCat("at most ", kMaxLocalRanks,
-                 " ranks can share a host. Received: ", shape.local_size));
-    }
-    const std::string key = Key(StrCat("memory/", out_.members.host));
-    SharedMemory memory;
-    if (out_.members.leads()) {
-      TFR_RETURN_IF_ERROR(RandomBytes(&shape.nonce, sizeof(shape.nonce)));
-      TFR_RETURN_IF_ERROR(SharedMemory::Create(shape.TotalBytes(), &memory));
-      const std::string place =
-          StrCat(getpid(), " ", memory.fd(), " ", shape.nonce);
-      MakeLocal(std::move(memory), shape);
-      out_.local->Initialize();
-      Agreement(out_.local->agreement(), shape.local_size).Initialize();
-      if (shape.local_size == 1) return Status::Ok();
-      return store_->Set(key, place);
+    const GroupMembers& members = out_.members;
+    out_.later.memory =
+        ChooseMemoryOptions(cards_.front().chunk_bytes, options_.spin_us,
+                            out_.identity.here().size());
+    const MemoryOptions& memory = out_.later.memory;
+    const std::string key = Key(StrCat("memory/", members.host));
+    if (members.leads()) {
+      MemoryPlace place;
+      TFR_RETURN_IF_ERROR(
+          CreateGroupMemory(members, memory, &out_.local, &place));
+      return members.here().size() == 1 ? Status::Ok()
+                                        : store_->Set(key, place.Encode());
     }
     std::string place;
-    TFR_RETURN_IF_ERROR(Annotate(store_->Get(key, Left(), &place),
-                                 StrCat("rank ", out_.members.here().front(),
-                                        " offers no shared memory")));
-    int64_t pid = 0;
-    int fd = -1;
-    std::istringstream(place) >> pid >> fd >> shape.nonce;
-    TFR_RETURN_IF_ERROR(
-        SharedMemory::Open(pid, fd, shape.TotalBytes(), &memory));
-    MakeLocal(std::move(memory), shape);
-    return out_.local->Check();
-  }
-
-  void MakeLocal(SharedMemory memory, const LocalGroupShape& shape) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    const int processors =
-        sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-    const bool crowded =
-        static_cast<int>(out_.identity.here().size()) > processors;
-    int64_t spin_ns = crowded ? kCrowdedSpinNs : kSpinNs;
-    if (options_.spin_us >= 0) spin_ns = int64_t{options_.spin_us} * 1000;
-    out_.local = std::make_unique<LocalGroup>(
-        std::move(memory), shape, out_.members.local_rank(), spin_ns, crowded);
+    TFR_RETURN_IF_ERROR(Annotate(
+        store_->Get(key, Left(), &place),
+        StrCat("rank ", members.here().front(), " offers no shared memory")));
+    return OpenGroupMemory(members, memory, MemoryPlace::Decode(place),
+                           &out_.local);
   }
 
   Status Connect() {
     const GroupMembers& members = out_.members;
     ConnectOptions connect;
-    connect.secret = options_.secret;
-    connect.session =
+    connect.secret = out_.later.secret = options_.secret;
+    connect.session = out_.later.session =
         HashBytes(options_.session.data(), options_.session.size());
+    for (const Card& card : cards_) out_.later.hosts.push_back(card.hosts);
     connect.rank = static_cast<uint32_t>(options_.rank);
     connect.deadline = deadline_;
     out_.control.resize(static_cast<size_t>(members.size));

@@ -16,6 +16,7 @@
 
 #include "custom_ops/core/common/members.h"
 #include "custom_ops/core/common/status.h"
+#include "custom_ops/core/rendezvous/group_memory.h"
 #include "custom_ops/core/transport/local_group.h"
 #include "custom_ops/core/transport/socket.h"
 
@@ -35,6 +36,15 @@ struct BootstrapOptions {
   int spin_us = -1;           // -1 = chosen
 };
 
+// What the ranks must know of each other to form further groups of some of
+// them, without the store.
+struct MeetingPlan {
+  std::string secret;
+  uint64_t session = 0;
+  std::vector<std::vector<std::string>> hosts;  // numeric, of each rank
+  MemoryOptions memory;
+};
+
 struct Bootstrapped {
   // By host name: what users see as local and cross ranks.
   GroupMembers identity;
@@ -44,6 +54,7 @@ struct Bootstrapped {
   std::unique_ptr<LocalGroup> local;
   std::vector<Socket> control;  // see Control
   std::vector<Socket> data;     // see Mesh; empty unless this rank leads
+  MeetingPlan later;
 };
 
 // UNAVAILABLE or DEADLINE_EXCEEDED names the ranks that did not come.

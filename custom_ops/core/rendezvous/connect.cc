@@ -114,6 +114,15 @@ class Acceptor {
 
 }  // namespace
 
+std::vector<std::string> AddressesOf(const std::vector<std::string>& hosts,
+                                     int port) {
+  std::vector<std::string> addresses;
+  for (const std::string& host : hosts) {
+    addresses.push_back(JoinHostPort(host, port));
+  }
+  return addresses;
+}
+
 Status ConnectToRank(const ConnectOptions& options, uint32_t purpose,
                      uint32_t peer, const std::vector<std::string>& addresses,
                      Socket* out) {
@@ -127,7 +136,7 @@ Status ConnectToRank(const ConnectOptions& options, uint32_t purpose,
     }
     // A peer that turns connections away at once must not keep this loop busy.
     poll(nullptr, 0, std::min(kRetryMs, options.deadline.PollMs()));
-  } while (!addresses.empty() && !options.deadline.expired());
+  } while (!addresses.empty() && !options.over());
   return Annotate(
       last, StrCat("rank ", options.rank, " cannot connect to rank ", peer));
 }
@@ -136,7 +145,7 @@ Status AcceptRanks(const ConnectOptions& options, Listener* listener,
                    std::set<Expected> expected, std::vector<Accepted>* out) {
   Acceptor acceptor(options, std::move(expected));
   while (!acceptor.complete()) {
-    if (options.deadline.expired()) {
+    if (options.over()) {
       return DeadlineExceeded(StrCat("rank ", options.rank,
                                      " has not heard from ",
                                      RankList(acceptor.missing())));

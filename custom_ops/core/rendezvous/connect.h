@@ -3,6 +3,7 @@
 #define TFRING_CORE_RENDEZVOUS_CONNECT_H_
 
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,7 +20,15 @@ struct ConnectOptions {
   uint64_t session = 0;  // both ends must name the same
   uint32_t rank = 0;
   Deadline deadline = Deadline::Never();
+  // Asked now and then: is it of no more use to go on? May be empty.
+  std::function<bool()> cancelled;
+
+  bool over() const { return deadline.expired() || (cancelled && cancelled()); }
 };
+
+// "host:port" of each host.
+std::vector<std::string> AddressesOf(const std::vector<std::string>& hosts,
+                                     int port);
 
 // Connects to rank `peer`, which listens on one of `addresses` ("host:port"),
 // trying them in turn until the deadline.

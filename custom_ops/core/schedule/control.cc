@@ -22,11 +22,11 @@ enum class Type : uint32_t {
   kAsk = 4,    // uid
   kHave = 5,   // uid, value: 1 if it is pending there
   kAbort = 6,  // text
-  kLeave = 7,  // value: rank, extra: collectives executed
+  kLeave = 7,  // value: rank, extra: collectives of the group executed
 };
 
 constexpr uint32_t kMaxText = 1 << 16;
-constexpr size_t kHeaderBytes = 32;
+constexpr size_t kHeaderBytes = 40;
 constexpr double kSendSeconds = 5.0;
 // A peer whose host vanished without a word is noticed after five seconds.
 constexpr int kKeepaliveIdle = 2;
@@ -37,6 +37,7 @@ constexpr int kKeepaliveCount = 3;
 
 struct Control::Message {
   Type type = Type::kAbort;
+  uint64_t group = kWorldNumber;
   uint64_t uid = 0;
   uint64_t value = 0;
   uint64_t extra = 0;
@@ -47,6 +48,7 @@ struct Control::Message {
     const std::string cut = text.substr(0, kMaxText);
     AppendInt(static_cast<uint32_t>(type), &bytes);
     AppendInt(static_cast<uint32_t>(cut.size()), &bytes);
+    AppendInt(group, &bytes);
     AppendInt(uid, &bytes);
     AppendInt(value, &bytes);
     AppendInt(extra, &bytes);
@@ -55,11 +57,8 @@ struct Control::Message {
 };
 
 Control::Control(const GroupMembers* members, std::vector<Socket> sockets,
-                 Failure* failure, ControlEvents events)
-    : members_(members),
-      failure_(failure),
-      events_(std::move(events)),
-      hub_(members) {
+                 Failures* failures)
+    : members_(members), failures_(failures) {
   for (Socket& socket : sockets) {
     auto peer = std::make_unique<Peer>();
     peer->open = socket.valid();
@@ -101,66 +100,110 @@ std::string Control::NameOf(int rank) const {
                 members_->host_names[static_cast<size_t>(host)], ")");
 }
 
+// --- the groups -------------------------------------------------------------
+
+void Control::AddGroup(std::shared_ptr<ControlGroup> group) {
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  groups_[group->number] = std::move(group);
+}
+
+void Control::RemoveGroup(uint64_t number) {
+  GroupPointer group;  // freed without the lock
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  const auto at = groups_.find(number);
+  if (at == groups_.end()) return;
+  group = std::move(at->second);
+  groups_.erase(at);
+}
+
+Control::GroupPointer Control::Find(uint64_t number) {
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  const auto at = groups_.find(number);
+  return at == groups_.end() ? nullptr : at->second;
+}
+
+std::vector<Control::GroupPointer> Control::Groups() {
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  std::vector<GroupPointer> groups;
+  for (const auto& [number, group] : groups_) groups.push_back(group);
+  return groups;
+}
+
 // --- what this rank says ----------------------------------------------------
 
-void Control::HostReady(uint64_t uid, uint64_t digest, bool alike) {
+void Control::HostReady(uint64_t number, uint64_t uid, uint64_t digest,
+                        bool alike) {
   Message message;
   message.type = Type::kReady;
+  message.group = number;
   message.uid = uid;
   message.value = digest;
   message.extra = alike ? 1 : 0;
   if (is_hub()) {
-    HandleReady(members_->host, message);
+    HandleGroup(members_->rank, message);
   } else {
     ToHub(message);
   }
 }
 
-void Control::Stalled(uint64_t uid, const std::string& title, bool fatal) {
+void Control::Stalled(uint64_t number, uint64_t uid, const std::string& title,
+                      bool fatal) {
   Message message;
   message.type = Type::kStall;
+  message.group = number;
   message.uid = uid;
   message.value = fatal ? 1 : 0;
   message.text = title;
   if (is_hub()) {
-    HandleStall(message);
+    HandleGroup(members_->rank, message);
   } else {
     ToHub(message);
   }
 }
 
 void Control::Abort(const std::string& text) {
-  if (failure_->aborted()) return;
+  if (failures_->aborted()) return;
   Message message;
   message.type = Type::kAbort;
   message.text = text;
   // Others first: once this rank knows, it may shut down, and the others
   // should hear the reason rather than that.
   if (is_hub()) {
-    Spread(message, members_->rank);
+    Spread(message, members_->ranks, members_->rank);
   } else {
     ToHub(message);
   }
-  failure_->Abort(Unavailable(text));
+  failures_->Abort(Unavailable(text));
 }
 
-void Control::Leave(uint64_t executed) {
+void Control::Leave(uint64_t number, uint64_t executed) {
   Message message;
   message.type = Type::kLeave;
+  message.group = number;
   message.value = static_cast<uint64_t>(members_->rank);
   message.extra = executed;
-  if (is_hub()) {
-    Spread(message, members_->rank);
-  } else {
+  if (!is_hub()) {
     ToHub(message);
+  } else if (const GroupPointer group = Find(number)) {
+    Spread(message, group->members.ranks, members_->rank);
+  }
+}
+
+void Control::LeaveOtherGroups() {
+  if (!is_hub()) return;
+  for (const GroupPointer& group : Groups()) {
+    if (group->events == nullptr && group->members.host_count() > 1) {
+      Leave(group->number, group->hub.Close());
+    }
   }
 }
 
 void Control::ToHub(const Message& message) { Send(0, message); }
 
-void Control::Spread(const Message& message, int except) {
-  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
-    if (rank != except) Send(rank, message);
+void Control::Spread(const Message& message, const std::vector<int>& ranks,
+                     int except) {
+  for (const int rank : ranks) {
+    if (rank != except && rank != members_->rank) Send(rank, message);
   }
 }
 
@@ -186,7 +229,7 @@ void Control::Run() {
       fds.push_back({peer->open ? peer->socket.fd() : -1, POLLIN, 0});
     }
     fds.push_back({wake_fd_, POLLIN, 0});
-    const int timeout_ms = is_hub() ? hub_.NextInquiry().PollMs() : -1;
+    const int timeout_ms = NextInquiry().PollMs();
     if (poll(fds.data(), fds.size(), timeout_ms) < 0 && errno != EINTR) {
       Abort(StrCat(NameOf(members_->rank), ": poll: ", ErrnoText(errno)));
       return;
@@ -200,6 +243,15 @@ void Control::Run() {
     }
     if (is_hub()) ReportStalls();
   }
+}
+
+Deadline Control::NextInquiry() {
+  Deadline next = Deadline::Never();
+  if (!is_hub()) return next;
+  for (const GroupPointer& group : Groups()) {
+    next = Deadline::Earlier(next, group->hub.NextInquiry());
+  }
+  return next;
 }
 
 // False once the connection is of no more use.
@@ -218,9 +270,10 @@ bool Control::ReceiveFrom(int rank) {
     if (peer.received.size() - used < kHeaderBytes + text_bytes) break;
     Message message;
     message.type = static_cast<Type>(ReadInt<uint32_t>(header));
-    message.uid = ReadInt<uint64_t>(header + 8);
-    message.value = ReadInt<uint64_t>(header + 16);
-    message.extra = ReadInt<uint64_t>(header + 24);
+    message.group = ReadInt<uint64_t>(header + 8);
+    message.uid = ReadInt<uint64_t>(header + 16);
+    message.value = ReadInt<uint64_t>(header + 24);
+    message.extra = ReadInt<uint64_t>(header + 32);
     message.text.assign(header + kHeaderBytes, text_bytes);
     used += kHeaderBytes + text_bytes;
     Handle(rank, message);
@@ -243,77 +296,117 @@ void Control::PeerClosed(int rank) {
 
 void Control::Handle(int from, const Message& message) {
   switch (message.type) {
-    case Type::kReady:
-      if (is_hub()) {
-        HandleReady(members_->host_of[static_cast<size_t>(from)], message);
-      }
-      return;
-    case Type::kGo:
-      events_.go({message.uid, static_cast<Verdict>(message.value)});
-      return;
-    case Type::kStall:
-      if (is_hub()) HandleStall(message);
-      return;
-    case Type::kAsk: {
-      Message answer;
-      answer.type = Type::kHave;
-      answer.uid = message.uid;
-      answer.value = events_.is_pending(message.uid) ? 1 : 0;
-      ToHub(answer);
-      return;
-    }
-    case Type::kHave:
-      if (is_hub()) hub_.Answer(message.uid, from, message.value != 0);
-      return;
     case Type::kAbort:
-      if (is_hub()) Spread(message, from);
-      failure_->Abort(Unavailable(message.text));
+      if (is_hub()) Spread(message, members_->ranks, from);
+      failures_->Abort(Unavailable(message.text));
       return;
-    case Type::kLeave: {
-      const int rank = static_cast<int>(message.value);
-      if (rank < 0 || rank >= members_->size) return;
-      if (rank == from) peers_[static_cast<size_t>(from)]->left = true;
-      if (is_hub()) Spread(message, from);
-      failure_->Leave(Unavailable(NameOf(rank) + " has shut down"),
-                      message.extra);
+    case Type::kLeave:
+      HandleLeave(from, message);
       return;
-    }
+    default:
+      HandleGroup(from, message);
   }
 }
 
-void Control::HandleReady(int host, const Message& message) {
-  std::lock_guard<std::mutex> lock(order_mutex_);
+// Both ends of what is said here are members, or rank 0.
+void Control::HandleGroup(int from, const Message& message) {
+  const GroupPointer group = Find(message.group);
+  if (group == nullptr) return;
+  const int place = group->members.PlaceOf(from);
+  switch (message.type) {
+    case Type::kReady:
+      if (is_hub() && place >= 0) HandleReady(group.get(), place, message);
+      return;
+    case Type::kGo:
+      if (group->events != nullptr) {
+        group->events->OnGo({message.uid, static_cast<Verdict>(message.value)});
+      }
+      return;
+    case Type::kStall:
+      if (is_hub()) HandleStall(group.get(), message);
+      return;
+    case Type::kAsk:
+      HandleAsk(group.get(), message);
+      return;
+    case Type::kHave:
+      if (is_hub() && place >= 0) {
+        group->hub.Answer(message.uid, place, message.value != 0);
+      }
+      return;
+    default:
+      return;
+  }
+}
+
+void Control::HandleReady(ControlGroup* group, int place,
+                          const Message& message) {
+  const GroupMembers& members = group->members;
+  std::lock_guard<std::mutex> lock(group->order);
   const std::optional<LogEntry> entry =
-      hub_.HostReady(host, message.uid, message.value, message.extra != 0);
+      group->hub.HostReady(members.host_of[static_cast<size_t>(place)],
+                           message.uid, message.value, message.extra != 0);
   if (!entry.has_value()) return;
   Message go;
   go.type = Type::kGo;
+  go.group = group->number;
   go.uid = entry->uid;
   go.value = static_cast<uint64_t>(entry->verdict);
-  for (int h = 0; h < members_->host_count(); ++h) {
-    if (h != members_->host) {
-      Send(members_->on_host[static_cast<size_t>(h)].front(), go);
-    }
+  std::vector<int> leaders;
+  for (const std::vector<int>& places : members.on_host) {
+    leaders.push_back(members.RankAt(places.front()));
   }
-  events_.go(*entry);
+  Spread(go, leaders, members_->rank);
+  if (group->events != nullptr) group->events->OnGo(*entry);
 }
 
-void Control::HandleStall(const Message& message) {
-  if (!hub_.StartInquiry(message.uid, message.text, message.value != 0)) return;
+void Control::HandleStall(ControlGroup* group, const Message& message) {
+  if (!group->hub.StartInquiry(message.uid, message.text, message.value != 0)) {
+    return;
+  }
   Message ask;
   ask.type = Type::kAsk;
+  ask.group = group->number;
   ask.uid = message.uid;
-  Spread(ask, members_->rank);
-  hub_.Answer(message.uid, members_->rank, events_.is_pending(message.uid));
+  Spread(ask, group->members.ranks, members_->rank);
+  if (group->events != nullptr) {
+    group->hub.Answer(message.uid, group->members.rank,
+                      group->events->IsPending(message.uid));
+  }
   Wake();
 }
 
+void Control::HandleAsk(ControlGroup* group, const Message& message) {
+  Message answer;
+  answer.type = Type::kHave;
+  answer.group = group->number;
+  answer.uid = message.uid;
+  answer.value =
+      group->events != nullptr && group->events->IsPending(message.uid) ? 1 : 0;
+  ToHub(answer);
+}
+
+void Control::HandleLeave(int from, const Message& message) {
+  const int rank = static_cast<int>(message.value);
+  if (rank < 0 || rank >= members_->size) return;
+  if (rank == from && message.group == kWorldNumber) {
+    peers_[static_cast<size_t>(from)]->left = true;
+  }
+  const GroupPointer group = Find(message.group);
+  if (group == nullptr) return;
+  if (is_hub()) Spread(message, group->members.ranks, from);
+  if (group->events == nullptr) return;
+  group->events->OnLeave(Unavailable(NameOf(rank) + " has shut down"),
+                         message.extra);
+}
+
 void Control::ReportStalls() {
-  for (const StallReport& report : hub_.FinishedInquiries()) {
-    if (report.fatal) {
-      Abort(report.text);
-    } else {
-      std::fprintf(stderr, "tfring: warning: %s\n", report.text.c_str());
+  for (const GroupPointer& group : Groups()) {
+    for (const StallReport& report : group->hub.FinishedInquiries()) {
+      if (report.fatal) {
+        Abort(report.text);
+      } else {
+        std::fprintf(stderr, "tfring: warning: %s\n", report.text.c_str());
+      }
     }
   }
 }

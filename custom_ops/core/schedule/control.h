@@ -1,18 +1,22 @@
 // The side channel: one connection from every rank to rank 0, and a thread that
 // sleeps on them. It carries errors when the data path is stuck, notices a
-// peer that died (the kernel closes its connection), and, when a job has
+// peer that died (the kernel closes its connection), and, when a group has
 // several hosts, the agreement between them: "my host has it" to rank 0, "run
 // it" back. On one host it carries nothing while all is well.
+//
+// One side channel serves all groups of a world; messages carry the group's
+// number. Rank 0 decides for every group, a member or not.
 #ifndef TFRING_CORE_SCHEDULE_CONTROL_H_
 #define TFRING_CORE_SCHEDULE_CONTROL_H_
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/core/common/members.h"
@@ -24,35 +28,69 @@
 
 namespace tfring {
 
-// What the side channel asks of the rank; called from its thread.
-struct ControlEvents {
+// The group of all ranks. Other groups have other numbers, none twice in the
+// life of a world, so a late message is never taken for that of another group.
+constexpr uint64_t kWorldNumber = 0;
+
+// What the side channel asks of a member of a group; called from its thread.
+class GroupEvents {
+ public:
+  virtual ~GroupEvents() = default;
   // Host leader: all hosts have the collective; same order on every leader.
-  std::function<void(const LogEntry&)> go;
+  virtual void OnGo(const LogEntry& entry) = 0;
   // Has this rank submitted the collective, and does it still wait?
-  std::function<bool(uint64_t uid)> is_pending;
+  virtual bool IsPending(uint64_t uid) = 0;
+  // A rank has left after its part of the first `executed` collectives.
+  virtual void OnLeave(const Status& status, uint64_t executed) = 0;
+};
+
+// A group as the side channel knows it.
+struct ControlGroup {
+  ControlGroup(uint64_t group_number, GroupMembers group_members,
+               std::shared_ptr<GroupEvents> group_events)
+      : number(group_number),
+        members(std::move(group_members)),
+        events(std::move(group_events)),
+        hub(&members) {}
+
+  const uint64_t number;
+  const GroupMembers members;
+  const std::shared_ptr<GroupEvents> events;  // null: this rank is no member
+  Hub hub;                                    // used on rank 0
+  std::mutex order;  // rank 0: keeps all leaders' logs in one order
 };
 
 class Control {
  public:
   // `sockets[r]` leads to rank r: all but the own on rank 0, only that of rank
-  // 0 elsewhere.
+  // 0 elsewhere. `members` are all ranks.
   Control(const GroupMembers* members, std::vector<Socket> sockets,
-          Failure* failure, ControlEvents events);
+          Failures* failures);
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
   Status Start();
 
-  // All ranks of this host have the collective.
-  void HostReady(uint64_t uid, uint64_t digest, bool alike);
-  // A collective waits for others too long. Rank 0 asks all ranks for it and
+  // Before any member speaks of the group: on its members and on rank 0.
+  void AddGroup(std::shared_ptr<ControlGroup> group);
+  // What is still said of it is ignored.
+  void RemoveGroup(uint64_t number);
+
+  // All members on this host have the collective.
+  void HostReady(uint64_t number, uint64_t uid, uint64_t digest, bool alike);
+  // A collective waits for others too long. Rank 0 asks all members for it and
   // warns, or, if fatal, ends the world naming those that do not have it.
-  void Stalled(uint64_t uid, const std::string& title, bool fatal);
+  void Stalled(uint64_t number, uint64_t uid, const std::string& title,
+               bool fatal);
   // Ends the world everywhere.
   void Abort(const std::string& text);
-  // This rank leaves after its part of the first `executed` collectives.
-  void Leave(uint64_t executed);
+  // This rank leaves after its part of the group's first `executed`
+  // collectives.
+  void Leave(uint64_t number, uint64_t executed);
+  // Rank 0 leaves: groups on several hosts cannot go on without it, even if it
+  // is not a member. Their members still run what it has told them to.
+  void LeaveOtherGroups();
 
   uint64_t messages_sent() const {
     return messages_sent_.load(std::memory_order_relaxed);
@@ -69,27 +107,34 @@ class Control {
     bool left = false;
     bool open = false;
   };
+  using GroupPointer = std::shared_ptr<ControlGroup>;
 
   bool is_hub() const { return members_->rank == 0; }
   std::string NameOf(int rank) const;
+  GroupPointer Find(uint64_t number);
+  std::vector<GroupPointer> Groups();
   void Run();
   void Wake();
+  Deadline NextInquiry();
   bool ReceiveFrom(int rank);
   void PeerClosed(int rank);
   void Handle(int from, const Message& message);
-  void HandleReady(int host, const Message& message);
-  void HandleStall(const Message& message);
+  void HandleGroup(int from, const Message& message);
+  void HandleReady(ControlGroup* group, int place, const Message& message);
+  void HandleStall(ControlGroup* group, const Message& message);
+  void HandleAsk(ControlGroup* group, const Message& message);
+  void HandleLeave(int from, const Message& message);
   void ReportStalls();
   void Send(int rank, const Message& message);
-  // Rank 0: to all but `except`.
-  void Spread(const Message& message, int except);
+  // Rank 0: to the ranks listed but itself and `except`.
+  void Spread(const Message& message, const std::vector<int>& ranks,
+              int except);
   void ToHub(const Message& message);
 
   const GroupMembers* const members_;
-  Failure* const failure_;
-  const ControlEvents events_;
-  Hub hub_;
-  std::mutex order_mutex_;  // rank 0: keeps all leaders' logs in one order
+  Failures* const failures_;
+  std::mutex groups_mutex_;
+  std::map<uint64_t, GroupPointer> groups_;  // guarded by groups_mutex_
   std::vector<std::unique_ptr<Peer>> peers_;
   int wake_fd_ = -1;
   std::atomic<bool> stopping_{false};

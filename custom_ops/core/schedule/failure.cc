@@ -52,4 +52,28 @@ void Failure::Signal() {
   if (wake_) wake_();
 }
 
+void Failures::Add(Failure* failure) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  groups_.insert(failure);
+  if (!status_.ok()) failure->Abort(status_);
+}
+
+void Failures::Remove(Failure* failure) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  groups_.erase(failure);
+}
+
+bool Failures::Abort(const Status& status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!status_.ok()) return false;
+  status_ = status;
+  for (Failure* failure : groups_) failure->Abort(status);
+  return true;
+}
+
+bool Failures::aborted() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !status_.ok();
+}
+
 }  // namespace tfring

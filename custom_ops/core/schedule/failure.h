@@ -1,9 +1,10 @@
-// What ended a world: the first error wins.
+// What ended a group, or all groups of a world: the first error wins.
 //
-// A world ends in one of two ways. An abort ends everything at once. A rank
-// that leaves in good order has still done its part of the first `n` logged
-// collectives, so only later ones fail. Both are one number: collectives whose
-// place in the log is limit() or later cannot finish.
+// A group ends in one of two ways. An abort ends everything at once, in all
+// groups of the world. A rank that leaves in good order has still done its part
+// of the first `n` logged collectives of each of its groups, so only later ones
+// fail. Both are one number: collectives whose place in the group's log is
+// limit() or later cannot finish.
 #ifndef TFRING_CORE_SCHEDULE_FAILURE_H_
 #define TFRING_CORE_SCHEDULE_FAILURE_H_
 
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <set>
 
 #include "custom_ops/core/common/status.h"
 
@@ -54,6 +56,22 @@ class Failure {
   std::mutex wake_mutex_;
   std::function<void()> wake_;  // guarded by wake_mutex_
   int event_fd_;
+};
+
+// The failures of all groups of a world, so that an abort reaches each.
+class Failures {
+ public:
+  // Until Remove(). A group that comes after an abort has failed already.
+  void Add(Failure* failure);
+  void Remove(Failure* failure);
+  // True if this was the first abort.
+  bool Abort(const Status& status);
+  bool aborted() const;
+
+ private:
+  mutable std::mutex mutex_;
+  Status status_;              // guarded by mutex_
+  std::set<Failure*> groups_;  // guarded by mutex_
 };
 
 }  // namespace tfring

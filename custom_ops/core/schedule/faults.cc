@@ -41,6 +41,8 @@ Status Faults::ParseOne(const std::string& text, Fault* fault) {
     bool good = true;
     if (key == "rank") {
       good = ParseNumber(value, &fault->rank);
+    } else if (key == "set") {
+      good = ParseNumber(value, &fault->set);
     } else if (key == "collective") {
       good = ParseNumber(value, &fault->collective);
     } else if (key == "chunk") {
@@ -65,6 +67,14 @@ Status Faults::ParseOne(const std::string& text, Fault* fault) {
         StrCat("faults need rank=, collective= and do=. Received: ", text));
   }
   return Status::Ok();
+}
+
+Faults Faults::Of(int set) const {
+  Faults some;
+  for (const Fault& fault : faults_) {
+    if (fault.set == set) some.faults_.push_back(fault);
+  }
+  return some;
 }
 
 void Faults::Fire(uint64_t collective, int64_t chunk) {

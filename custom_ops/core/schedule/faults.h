@@ -1,11 +1,13 @@
 // Faults on demand, so that tests need no luck and no sleeping: the engine's
 // test seam, set by tfr_config.faults (TFRING_FAULTS).
 //
-//   "rank=1 collective=5 do=kill"            SIGKILL before the sixth
-//   collective "rank=1 collective=5 chunk=2 do=kill"    ... inside it, after
-//   chunk 2 "rank=1 collective=5 do=delay:200"       sleep 200 ms before it
-//   "rank=1 collective=5 do=stop"            SIGSTOP (a rank that hangs)
-// Several are separated by ";". Collectives count from 0 in the order run.
+// - "rank=1 collective=5 do=kill": SIGKILL before the sixth collective
+// - "rank=1 collective=5 chunk=2 do=kill": inside it, after chunk 2
+// - "rank=1 collective=5 do=delay:200": sleep 200 ms before it
+// - "rank=1 collective=5 do=stop": SIGSTOP (a rank that hangs)
+// - "rank=1 set=2 collective=5 do=kill": the sixth of process set 2
+// Several are separated by ";". Collectives count from 0 in the order run, in
+// each process set for itself; without `set` those of all ranks (set 0) count.
 #ifndef TFRING_CORE_SCHEDULE_FAULTS_H_
 #define TFRING_CORE_SCHEDULE_FAULTS_H_
 
@@ -21,6 +23,8 @@ class Faults {
  public:
   // Keeps those of `rank`. INVALID_ARGUMENT for a text it cannot read.
   static Status Parse(const std::string& text, int rank, Faults* out);
+  // Those of one process set.
+  Faults Of(int set) const;
 
   void AtCollective(uint64_t collective) {
     if (!faults_.empty()) Fire(collective, kBefore);
@@ -34,6 +38,7 @@ class Faults {
 
   struct Fault {
     int64_t rank = -1;
+    int64_t set = 0;
     int64_t collective = -1;
     int64_t chunk = kBefore;
     std::string action;

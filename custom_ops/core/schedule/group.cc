@@ -16,17 +16,9 @@
 namespace tfring {
 namespace {
 
-// How long Stop() lets agreed collectives finish.
-constexpr std::chrono::seconds kDrainTime{3};
 // A caller whose operation runs elsewhere sees to it this often that somebody
 // runs it.
 constexpr std::chrono::seconds kLookAgain{5};
-
-Status ShutDownHere() {
-  return FailedPrecondition(
-      "tfring has been shut down on this rank; call tfring.init() to start "
-      "again");
-}
 
 // Concerns one collective; the engine is as good as before.
 bool IsUsageError(const Status& status) {
@@ -47,7 +39,7 @@ Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       agreement_(local->agreement(), local->local_size()),
       plane_(members, local, mesh, failure, faults, options.fail_after_s) {}
 
-Group::~Group() { Stop(); }
+Group::~Group() { Stop(Deadline::After(0)); }
 
 void Group::Start(Control* control) {
   control_ = control;
@@ -67,7 +59,7 @@ Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread) {
   operation->submitted_ns = NowNs();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (closed_) return ShutDownHere();
+    if (!closed_.ok()) return closed_;
     if (failure_->any()) return Blame(*operation, failure_->status());
     announcement.uid = HashCombine(name, uses_[name]++);
     operation->uid = announcement.uid;
@@ -92,24 +84,21 @@ void Group::Announce(const Announcement& announcement) {
   // The agreement is broken for all: that ends the world, and with it this
   // operation, which is pending by now.
   if (!status.ok()) {
-    if (control_ != nullptr) {
-      control_->Abort(status.message());
-    } else {
-      failure_->Abort(status);
-    }
+    AbortWorld(status);
     return;
   }
   if (!arrival.host_complete) return;
   if (one_host) {
     local_->RingAll();
   } else {
-    control_->HostReady(announcement.uid, announcement.digest, arrival.alike);
+    control_->HostReady(options_.number, announcement.uid, announcement.digest,
+                        arrival.alike);
   }
 }
 
 void Group::OnGo(const LogEntry& entry) {
   const Status appended = agreement_.Append(entry);
-  if (!appended.ok()) failure_->Abort(appended);
+  if (!appended.ok()) AbortWorld(appended);
   local_->RingAll();
 }
 
@@ -186,7 +175,7 @@ void Group::ReleaseExecutor() {
     executing_ = false;
     // Operations of other callers go on in the engine's thread.
     thread_needed_ = thread_needed_ || !pending_.empty();
-    thread_needed = thread_needed_ || closed_;
+    thread_needed = thread_needed_ || !closed_.ok();
   }
   if (!thread_needed) return;
   wake_.notify_one();
@@ -239,7 +228,7 @@ void Group::Execute(uint64_t index) {
   const LogEntry entry = agreement_.entry(index);
   const std::unique_ptr<Operation> operation = TakePending(entry.uid);
   if (operation == nullptr) {
-    failure_->Abort(Internal("a collective was agreed on that is not pending"));
+    AbortWorld(Internal("a collective was agreed on that is not pending"));
     return;
   }
   AnnounceBacklog();
@@ -261,6 +250,11 @@ void Group::Execute(uint64_t index) {
   stats_.collectives += 1;
   stats_.tensors += operation->tensors.size();
   stats_.payload_bytes += operation->InputBytes();
+  {
+    // Before others hear of it: then the group is idle, unless more is pending.
+    std::lock_guard<std::mutex> lock(mutex_);
+    running_ = false;
+  }
   Finish(operation.get(), status);
 }
 
@@ -269,6 +263,7 @@ Status Group::RunCollective(Verdict verdict, Operation* operation) {
   if (verdict == Verdict::kMismatch || !operation->fault.empty()) {
     return Mismatch(&plane_, *operation);
   }
+  if (operation->run) return operation->run(&plane_);
   switch (operation->kind) {
     case TFR_ALLREDUCE:
       if (operation->reduce_op == TFR_ADASUM) {
@@ -295,6 +290,7 @@ std::unique_ptr<Operation> Group::TakePending(uint64_t uid) {
     std::unique_ptr<Operation> operation = std::move(*it);
     pending_.erase(it);
     --announced_;
+    running_ = true;
     return operation;
   }
   return nullptr;
@@ -347,20 +343,44 @@ void Group::Finish(Operation* operation, const Status& status) {
   operation->done(operation->done_user, &error);
 }
 
+void Group::AbortWorld(const Status& status) {
+  if (control_ != nullptr) {
+    control_->Abort(status.message());
+  } else {
+    failure_->Abort(status);
+  }
+}
+
 // --- leaving ----------------------------------------------------------------
 
-uint64_t Group::Stop() {
+bool Group::CloseIfIdle(const Status& reason) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (running_ || !pending_.empty() || !closed_.ok()) return false;
+  closed_ = reason;
+  return true;
+}
+
+void Group::Reopen() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  closed_ = Status::Ok();
+}
+
+void Group::Close(const Status& reason) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    closed_ = true;
+    if (closed_.ok()) closed_ = reason;
   }
+  // Collectives in the log have all ranks' word; later ones never had ours.
+  failure_->Leave(reason, agreement_.head());
+}
+
+uint64_t Group::Stop(Deadline deadline) {
   if (thread_.joinable()) {
-    // Collectives in the log have all ranks' word; later ones never had ours.
-    failure_->Leave(ShutDownHere(), agreement_.head());
     {
       std::unique_lock<std::mutex> lock(mutex_);
       const auto is_free = [this] { return !executing_; };
-      if (!executor_free_.wait_for(lock, kDrainTime, is_free)) {
+      const std::chrono::nanoseconds left(deadline.RemainingNs());
+      if (!executor_free_.wait_for(lock, left, is_free)) {
         lock.unlock();
         failure_->Abort(
             Unavailable("shutdown gave up waiting for other ranks"));

@@ -29,7 +29,8 @@
 namespace tfring {
 
 struct GroupOptions {
-  double warn_after_s = 60;  // 0 = never
+  uint64_t number = kWorldNumber;  // of the group, on the side channel
+  double warn_after_s = 60;        // 0 = never
   double fail_after_s = 300;
 };
 
@@ -64,9 +65,17 @@ class Group {
   // Something failed: wakes whoever waits here.
   void OnFailure();
 
-  // Takes no more operations, finishes what all ranks have agreed to run,
-  // fails the rest. Returns the number of collectives run.
-  uint64_t Stop();
+  // Takes no more operations: Submit() and Run() give `reason`. False, and
+  // without effect, if some have not finished.
+  bool CloseIfIdle(const Status& reason);
+  void Reopen();
+
+  // Takes no more operations and fails those that not all ranks have agreed to
+  // run. The first of two steps, so that several groups can stop at once.
+  void Close(const Status& reason);
+  // Finishes what all ranks have agreed to run, at most until the deadline.
+  // Returns the number of collectives run.
+  uint64_t Stop(Deadline deadline);
 
   const GroupStats& stats() const { return stats_; }
 
@@ -92,6 +101,8 @@ class Group {
   void AnnounceBacklog();
   void FailPending();
   bool HasPending();
+  // No collective can finish any more.
+  void AbortWorld(const Status& status);
   Status Blame(const Operation& operation, const Status& status);
   void Finish(Operation* operation, const Status& status);
 
@@ -111,7 +122,8 @@ class Group {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool closed_ = false;                          // guarded by mutex_
+  Status closed_;                                // guarded by mutex_
+  bool running_ = false;                         // guarded by mutex_
   bool stopping_ = false;                        // guarded by mutex_
   bool thread_needed_ = false;                   // guarded by mutex_
   std::unordered_map<uint64_t, uint64_t> uses_;  // of a name; guarded by mutex_

@@ -68,7 +68,7 @@ void Group::ReportStall(const Operation& operation, bool fatal, bool overdue) {
   if (overdue) {
     control_->Abort(title + " waits, and rank 0 does not say for whom");
   } else {
-    control_->Stalled(operation.uid, title, fatal);
+    control_->Stalled(options_.number, operation.uid, title, fatal);
   }
 }
 

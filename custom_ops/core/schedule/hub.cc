@@ -19,13 +19,21 @@ std::optional<LogEntry> Hub::HostReady(int host, uint64_t uid, uint64_t digest,
   if (ready.hosts.empty()) ready.digest = digest;
   ready.alike = ready.alike && alike && ready.digest == digest;
   ready.hosts.insert(host);
-  if (static_cast<int>(ready.hosts.size()) != members_->host_count()) {
+  if (static_cast<int>(ready.hosts.size()) != members_->host_count() ||
+      closed_) {
     return std::nullopt;
   }
   const LogEntry entry = {uid,
                           ready.alike ? Verdict::kRun : Verdict::kMismatch};
   ready_.erase(uid);
+  ++entries_;
   return entry;
+}
+
+uint64_t Hub::Close() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  closed_ = true;
+  return entries_;
 }
 
 bool Hub::StartInquiry(uint64_t uid, const std::string& title, bool fatal) {
@@ -39,13 +47,12 @@ bool Hub::StartInquiry(uint64_t uid, const std::string& title, bool fatal) {
   inquiry.fatal = fatal;
   inquiry.open = true;
   inquiry.deadline = Deadline::After(kAnswerSeconds);
-  for (int rank = 0; rank < members_->size; ++rank) {
-    inquiry.silent.insert(rank);
-  }
+  inquiry.silent.insert(members_->ranks.begin(), members_->ranks.end());
   return true;
 }
 
-void Hub::Answer(uint64_t uid, int rank, bool has_it) {
+void Hub::Answer(uint64_t uid, int place, bool has_it) {
+  const int rank = members_->RankAt(place);
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = inquiries_.find(uid);
   if (it == inquiries_.end()) return;

@@ -1,5 +1,6 @@
-// What rank 0 knows and decides for all: which collectives every host has, and
-// who is missing when one stalls. Thread safe.
+// What rank 0 knows and decides for the members of one group: which collectives
+// every host has, and who is missing when one stalls. Members are named by
+// their places. Thread safe.
 #ifndef TFRING_CORE_SCHEDULE_HUB_H_
 #define TFRING_CORE_SCHEDULE_HUB_H_
 
@@ -32,12 +33,14 @@ class Hub {
   // hosts have it.
   std::optional<LogEntry> HostReady(int host, uint64_t uid, uint64_t digest,
                                     bool alike);
+  // Gives out no more entries; returns the number of those given out.
+  uint64_t Close();
 
   // A rank says that a collective stalls. True if all ranks must now be asked
   // whether they have it; false if that has been done or is going on.
   bool StartInquiry(uint64_t uid, const std::string& title, bool fatal);
-  // A rank's answer.
-  void Answer(uint64_t uid, int rank, bool has_it);
+  // A member's answer.
+  void Answer(uint64_t uid, int place, bool has_it);
   // Inquiries that all have answered or that have waited long enough. Ranks
   // that did not answer count as missing.
   std::vector<StallReport> FinishedInquiries();
@@ -54,13 +57,15 @@ class Hub {
     std::string title;
     bool fatal = false;
     bool open = false;
-    std::set<int> silent;
-    std::set<int> missing;
+    std::set<int> silent;   // ranks
+    std::set<int> missing;  // ranks
     Deadline deadline = Deadline::Never();
   };
 
   const GroupMembers* const members_;
   std::mutex mutex_;
+  bool closed_ = false;                        // guarded by mutex_
+  uint64_t entries_ = 0;                       // guarded by mutex_
   std::unordered_map<uint64_t, Ready> ready_;  // guarded by mutex_
   std::map<uint64_t, Inquiry> inquiries_;      // guarded by mutex_
 };

@@ -1,12 +1,16 @@
 #include "custom_ops/core/schedule/operation.h"
 
 #include <cstring>
+#include <utility>
 
 #include "custom_ops/core/common/dtype.h"
 #include "custom_ops/core/common/hash.h"
 
 namespace tfring {
 namespace {
+
+// A name that no caller gives: those of callers end at a null byte.
+constexpr char kOwnName[] = "own\0";
 
 // Longer lists of tensors are cut in messages.
 constexpr size_t kTensorsInMessages = 8;
@@ -44,6 +48,10 @@ const char* KindName(int32_t kind) {
       return "alltoall";
     case TFR_JOIN:
       return "join";
+    case kAddProcessSet:
+      return "add_process_set";
+    case kRemoveProcessSet:
+      return "remove_process_set";
     default:
       return "unknown collective";
   }
@@ -82,6 +90,17 @@ Status Operation::Create(const tfr_request& request,
   }
   *out = std::move(op);
   return Status::Ok();
+}
+
+std::unique_ptr<Operation> Operation::Own(
+    int32_t kind, std::vector<int64_t> values,
+    std::function<Status(DataPlane*)> run) {
+  std::unique_ptr<Operation> op(new Operation());
+  op->name.assign(kOwnName, sizeof(kOwnName));
+  op->kind = kind;
+  op->values = std::move(values);
+  op->run = std::move(run);
+  return op;
 }
 
 Status Operation::Fill(const tfr_request& request,
@@ -283,6 +302,7 @@ Status Operation::CheckReducedTensor(size_t index) const {
 }
 
 std::string Operation::Title() const {
+  if (run) return KindName(kind);
   return StrCat(KindName(kind), " '", name, "'");
 }
 
@@ -297,6 +317,10 @@ std::string Operation::DescribeTensor(const OperationTensor& tensor) const {
 
 std::string Operation::Describe() const {
   std::string text = KindName(kind);
+  if (kind == kAddProcessSet) {
+    return text + " of " + RankList({values.begin(), values.end()});
+  }
+  if (kind == kRemoveProcessSet) return StrCat(text, " of set ", values[0]);
   text += " of ";
   if (tensors.size() != 1) text += StrCat(tensors.size(), " tensors ");
   for (size_t i = 0; i < tensors.size() && i < kTensorsInMessages; ++i) {
@@ -329,6 +353,9 @@ uint64_t Operation::Digest() const {
       const int64_t dim = dims[static_cast<size_t>(tensor.first_dim + d)];
       hash = HashCombine(hash, static_cast<uint64_t>(dim));
     }
+  }
+  for (const int64_t value : values) {
+    hash = HashCombine(hash, static_cast<uint64_t>(value));
   }
   return hash;
 }

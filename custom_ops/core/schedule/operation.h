@@ -3,6 +3,7 @@
 #define TFRING_CORE_SCHEDULE_OPERATION_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,12 +25,24 @@ struct OperationTensor {
   uint64_t bytes;  // of the input
 };
 
+class DataPlane;
+
+// Collectives of the engine's own, beyond those of tfr_kind.
+constexpr int32_t kAddProcessSet = 101;
+constexpr int32_t kRemoveProcessSet = 102;
+
 class Operation {
  public:
   // INVALID_ARGUMENT only where no peer can be meant: no name, unknown kind.
   // Other arguments that break a rule make an operation with a `fault`.
   static Status Create(const tfr_request& request, const GroupMembers& members,
                        std::unique_ptr<Operation>* out);
+
+  // One of the engine's own; `run` is called once all ranks have one with equal
+  // `values`. All of these pair with each other in the order submitted.
+  static std::unique_ptr<Operation> Own(int32_t kind,
+                                        std::vector<int64_t> values,
+                                        std::function<Status(DataPlane*)> run);
 
   // "allreduce 'name'", for messages.
   std::string Title() const;
@@ -48,20 +61,22 @@ class Operation {
 
   std::string name;
   int32_t kind;
-  int32_t reduce_op;
-  int32_t root;        // rank, as people know it
-  int32_t root_place;  // in the group
-  double prescale;
-  double postscale;
+  int32_t reduce_op = TFR_SUM;
+  int32_t root = 0;        // rank, as people know it
+  int32_t root_place = 0;  // in the group
+  double prescale = 1.0;
+  double postscale = 1.0;
   std::vector<OperationTensor> tensors;
   std::vector<int64_t> dims;
   std::vector<int64_t> splits;  // alltoall: rows, [tensor][rank]
-  int64_t* counts;              // may be null
+  int64_t* counts = nullptr;    // may be null
   std::string fault;  // what is wrong with the arguments; then no tensors
-  tfr_allocate allocate;
-  tfr_done done;
-  void* user;       // of allocate
-  void* done_user;  // of done
+  tfr_allocate allocate = nullptr;
+  tfr_done done = nullptr;
+  void* user = nullptr;                   // of allocate
+  void* done_user = nullptr;              // of done
+  std::vector<int64_t> values;            // of one of the engine's own
+  std::function<Status(DataPlane*)> run;  // ... and what it does
 
   uint64_t uid = 0;  // of this use of this name; same on all ranks
   int64_t submitted_ns = 0;

@@ -1,0 +1,48 @@
+// The memory that the members of a group on one host share: the first of them
+// makes it, the others open it.
+#ifndef TFRING_CORE_RENDEZVOUS_GROUP_MEMORY_H_
+#define TFRING_CORE_RENDEZVOUS_GROUP_MEMORY_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "custom_ops/core/common/members.h"
+#include "custom_ops/core/common/status.h"
+#include "custom_ops/core/transport/local_group.h"
+
+namespace tfring {
+
+// What the memory of all groups of a job has in common.
+struct MemoryOptions {
+  uint64_t chunk_bytes = 0;  // 0 = chosen
+  int64_t spin_ns = 0;
+  bool crowded = false;  // the host has more ranks than processors
+};
+
+// Where other processes find a group's memory.
+struct MemoryPlace {
+  int64_t pid = 0;
+  int32_t fd = -1;
+  uint64_t nonce = 0;
+
+  std::string Encode() const;
+  static MemoryPlace Decode(const std::string& text);
+};
+
+// `ranks_here` share a host; spin_us -1 = chosen.
+MemoryOptions ChooseMemoryOptions(uint64_t chunk_bytes, int spin_us,
+                                  size_t ranks_here);
+
+// The leader's part.
+Status CreateGroupMemory(const GroupMembers& members,
+                         const MemoryOptions& options,
+                         std::unique_ptr<LocalGroup>* out, MemoryPlace* place);
+// The other members' part.
+Status OpenGroupMemory(const GroupMembers& members,
+                       const MemoryOptions& options, const MemoryPlace& place,
+                       std::unique_ptr<LocalGroup>* out);
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_RENDEZVOUS_GROUP_MEMORY_H_

@@ -1,0 +1,323 @@
+#include "custom_ops/core/schedule/process_sets.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <set>
+#include <utility>
+
+#include "custom_ops/core/collectives/gather.h"
+#include "custom_ops/core/rendezvous/subset.h"
+
+namespace tfring {
+namespace {
+
+// What ranks tell each other while a set is formed: one byte that says whether
+// it went well, then an offer or a reason.
+constexpr size_t kWordBytes = 512;
+constexpr char kGood = '+';
+constexpr char kBad = '-';
+// How long collectives that a removed set still runs may take to end.
+constexpr double kEndSeconds = 3.0;
+
+std::string ListOf(const std::vector<int>& ranks) {
+  return RankList({ranks.begin(), ranks.end()});
+}
+
+// Tells all ranks `status`, with `text` if it is OK, and gives what each said.
+// The first rank's error, if there is one: the same on all ranks.
+Status TellAll(DataPlane* plane, const Status& status, const std::string& text,
+               std::vector<std::string>* words) {
+  std::string mine = status.ok() ? kGood + text : kBad + status.message();
+  mine.resize(kWordBytes, '\0');
+  std::string all;
+  TFR_RETURN_IF_ERROR(GatherSmall(plane, mine, &all));
+  words->clear();
+  for (size_t at = 0; at < all.size(); at += kWordBytes) {
+    words->emplace_back(all.c_str() + at,
+                        strnlen(all.c_str() + at, kWordBytes));
+  }
+  for (size_t rank = 0; rank < words->size(); ++rank) {
+    std::string& word = (*words)[rank];
+    if (word[0] == kBad) {
+      return ResourceExhausted(StrCat("the process set cannot be made: rank ",
+                                      rank, ": ", word.substr(1)));
+    }
+    word.erase(0, 1);
+  }
+  return Status::Ok();
+}
+
+// Memory and threads can run out; that must reach the other ranks as words.
+template <typename F>
+Status Guarded(F&& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    return ResourceExhausted(error.what());
+  }
+}
+
+}  // namespace
+
+ProcessSets::ProcessSets(ProcessSetOptions options, MembershipPointer world,
+                         Control* control, Failures* failures)
+    : options_(std::move(options)),
+      world_(std::move(world)),
+      control_(control),
+      failures_(failures) {
+  Register(0, {kWorldNumber, world_->members().ranks, world_});
+}
+
+// --- the table --------------------------------------------------------------
+
+Status ProcessSets::CheckNew(const std::vector<int>& ranks) const {
+  const int size = world_->members().size;
+  if (ranks.empty()) {
+    return InvalidArgument("a process set needs at least one rank");
+  }
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size) {
+      return InvalidArgument(
+          StrCat("the ranks of a process set must be in 0 to ", size - 1,
+                 ". Received: rank ", ranks[i]));
+    }
+    if (i > 0 && ranks[i] <= ranks[i - 1]) {
+      return InvalidArgument(
+          StrCat("the ranks of a process set must be ascending and differ. "
+                 "Received: rank ",
+                 ranks[i], " after rank ", ranks[i - 1]));
+    }
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [id, set] : sets_) {
+    if (set.ranks == ranks) {
+      return InvalidArgument(StrCat("there is a process set of ", ListOf(ranks),
+                                    " already: process set ", id));
+    }
+  }
+  return Status::Ok();
+}
+
+Status ProcessSets::CheckOld(int32_t id) const {
+  if (id == 0) {
+    return InvalidArgument(
+        "process set 0 holds all ranks and cannot be removed");
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (sets_.count(id) > 0) return Status::Ok();
+  return InvalidArgument(StrCat("there is no process set ", id));
+}
+
+Status ProcessSets::Info(int32_t id, int32_t* size, int32_t* place) const {
+  const int rank = world_->members().rank;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto at = sets_.find(id);
+  if (at == sets_.end()) {
+    return InvalidArgument(StrCat("there is no process set ", id));
+  }
+  const std::vector<int>& ranks = at->second.ranks;
+  const auto mine = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  const bool included = mine != ranks.end() && *mine == rank;
+  *size = static_cast<int32_t>(ranks.size());
+  *place = included ? static_cast<int32_t>(mine - ranks.begin()) : -1;
+  return Status::Ok();
+}
+
+Status ProcessSets::Find(int32_t id, MembershipPointer* out) const {
+  if (id == 0) {
+    *out = world_;
+    return Status::Ok();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto at = sets_.find(id);
+  if (at == sets_.end()) {
+    return InvalidArgument(StrCat("there is no process set ", id));
+  }
+  *out = at->second.membership;
+  if (*out != nullptr) return Status::Ok();
+  return InvalidArgument(StrCat("rank ", world_->members().rank,
+                                " is not in process set ", id, " (",
+                                ListOf(at->second.ranks), ")"));
+}
+
+std::vector<ProcessSets::MembershipPointer> ProcessSets::Memberships() const {
+  std::vector<MembershipPointer> mine;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [id, set] : sets_) {
+      if (id != 0 && set.membership != nullptr) mine.push_back(set.membership);
+    }
+  }
+  mine.push_back(world_);
+  return mine;
+}
+
+int32_t ProcessSets::NextId() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return free_ids_.empty() ? static_cast<int32_t>(sets_.size())
+                           : free_ids_.front();
+}
+
+void ProcessSets::Register(int32_t id, Set set) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!free_ids_.empty()) free_ids_.pop_front();
+  sets_.emplace(id, std::move(set));
+}
+
+void ProcessSets::Unregister(int32_t id) {
+  Set set;  // freed without the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  set = std::move(sets_[id]);
+  sets_.erase(id);
+  free_ids_.push_back(id);
+}
+
+// --- adding -----------------------------------------------------------------
+
+Status ProcessSets::Add(const std::vector<int>& ranks, int32_t* id) {
+  TFR_RETURN_IF_ERROR(CheckNew(ranks));
+  return world_->group().Run(
+      Operation::Own(kAddProcessSet, {ranks.begin(), ranks.end()},
+                     [this, &ranks, id](DataPlane* plane) {
+                       return RunAdd(plane, ranks, id);
+                     }));
+}
+
+Status ProcessSets::RunAdd(DataPlane* plane, const std::vector<int>& ranks,
+                           int32_t* id) {
+  // Again, since another thread may have added it; on all ranks alike.
+  TFR_RETURN_IF_ERROR(CheckNew(ranks));
+  const uint64_t number = next_number_++;
+  const int32_t next_id = NextId();
+  MembershipPointer membership;
+  const Status formed = Form(plane, SubsetOf(world_->members(), ranks), next_id,
+                             number, &membership);
+  if (!formed.ok()) {
+    if (control_ != nullptr) control_->RemoveGroup(number);
+    return formed;
+  }
+  Register(next_id, {number, ranks, std::move(membership)});
+  *id = next_id;
+  return Status::Ok();
+}
+
+// Less than what ranks that have met wait for those that have not.
+double ProcessSets::MeetSeconds() const {
+  const double limit = options_.group.fail_after_s / 2;
+  return limit > 0 ? std::min(limit, options_.start_timeout_s)
+                   : options_.start_timeout_s;
+}
+
+Status ProcessSets::Form(DataPlane* plane, const GroupMembers& members,
+                         int32_t id, uint64_t number,
+                         MembershipPointer* membership) {
+  Subset subset(&options_.plan, &members, number);
+  std::string offer;
+  const Status offered = members.included()
+                             ? Guarded([&] { return subset.Offer(&offer); })
+                             : Status::Ok();
+  std::vector<std::string> words;
+  TFR_RETURN_IF_ERROR(TellAll(plane, offered, offer, &words));
+
+  const auto meet = [&]() -> Status {
+    if (!members.included()) {
+      // Rank 0 decides for sets that it is not a member of.
+      control_->AddGroup(
+          std::make_shared<ControlGroup>(number, members, nullptr));
+      return Status::Ok();
+    }
+    std::vector<std::string> offers;
+    for (const int rank : members.ranks) {
+      offers.push_back(words[static_cast<size_t>(rank)]);
+    }
+    TFR_RETURN_IF_ERROR(subset.Meet(offers,
+                                    Deadline::After(options_.start_timeout_s),
+                                    [this] { return failures_->aborted(); }));
+    GroupOptions group = options_.group;
+    group.number = number;
+    *membership = std::make_shared<Membership>(
+        members, std::move(subset.local), std::move(subset.data),
+        options_.faults.Of(id), failures_, group);
+    Membership::Start(*membership, control_);
+    return Status::Ok();
+  };
+  return TellAll(plane, Guarded(meet), "", &words);
+}
+
+// --- removing ---------------------------------------------------------------
+
+Status ProcessSets::Remove(int32_t id) {
+  TFR_RETURN_IF_ERROR(CheckOld(id));
+  return world_->group().Run(Operation::Own(
+      kRemoveProcessSet, {id},
+      [this, id](DataPlane* plane) { return RunRemove(plane, id); }));
+}
+
+Status ProcessSets::RunRemove(DataPlane* plane, int32_t id) {
+  // Again, since another thread may have removed it; on all ranks alike.
+  TFR_RETURN_IF_ERROR(CheckOld(id));
+  MembershipPointer mine;
+  uint64_t number = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    mine = sets_[id].membership;
+    number = sets_[id].number;
+  }
+  const Status gone =
+      FailedPrecondition(StrCat("process set ", id, " is being removed"));
+  const bool idle = mine == nullptr || mine->group().CloseIfIdle(gone);
+  std::string all;
+  TFR_RETURN_IF_ERROR(
+      GatherSmall(plane, std::string(1, idle ? kGood : kBad), &all));
+  std::set<int> busy;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == kBad) busy.insert(static_cast<int>(rank));
+  }
+  if (!busy.empty()) {
+    if (mine != nullptr && idle) mine->group().Reopen();
+    return FailedPrecondition(
+        StrCat("process set ", id,
+               " cannot be removed: collectives of it are pending on ",
+               RankList(busy)));
+  }
+  Unregister(id);
+  if (control_ != nullptr) control_->RemoveGroup(number);
+  if (mine == nullptr) return Status::Ok();
+  mine->group().Close(gone);
+  mine->group().Stop(Deadline::After(kEndSeconds));
+  Retire(mine);
+  return Status::Ok();
+}
+
+// --- all of them ------------------------------------------------------------
+
+void ProcessSets::Retire(const MembershipPointer& membership) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  membership->AddStats(&retired_);
+  retired_.staging_bytes_peak =
+      std::max(retired_.staging_bytes_peak, retired_.staging_bytes);
+  retired_.staging_bytes = 0;
+}
+
+void ProcessSets::AddStats(tfr_stats* stats) const {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    *stats = retired_;
+  }
+  for (const MembershipPointer& one : Memberships()) one->AddStats(stats);
+  stats->staging_bytes_peak =
+      std::max(stats->staging_bytes_peak, stats->staging_bytes);
+}
+
+void ProcessSets::CloseAll() {
+  // Another thread may have held the lock when the process was forked; then
+  // nobody will ever release it, and the sets' descriptors stay open.
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return world_->CloseAll();
+  for (const auto& [id, set] : sets_) {
+    if (set.membership != nullptr) set.membership->CloseAll();
+  }
+}
+
+}  // namespace tfring

@@ -1,0 +1,93 @@
+// The process sets of a world: which there are, and how they come and go.
+//
+// Adding and removing are collectives of the whole world that run at one place
+// of its log. So every rank sees the same sets at the same place, gives them
+// the same ids and numbers, and can refuse a wrong call without asking anyone.
+//
+// Adding: the members make memory and connections (rendezvous/subset.h), then
+// all ranks tell each other whether it worked; either all register the set or
+// none does. When a rank speaks of the new set, all have registered it.
+// Removing: all members stop taking operations, then tell whether some are
+// pending; either all drop the set or all go on taking them.
+#ifndef TFRING_CORE_SCHEDULE_PROCESS_SETS_H_
+#define TFRING_CORE_SCHEDULE_PROCESS_SETS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/common/status.h"
+#include "custom_ops/core/rendezvous/bootstrap.h"
+#include "custom_ops/core/schedule/membership.h"
+
+namespace tfring {
+
+// What all groups of a world have in common.
+struct ProcessSetOptions {
+  MeetingPlan plan;
+  double start_timeout_s = 30;
+  GroupOptions group;
+  Faults faults;
+};
+
+class ProcessSets {
+ public:
+  using MembershipPointer = std::shared_ptr<Membership>;
+
+  // `world` is set 0. `control` is null in a world of one.
+  ProcessSets(ProcessSetOptions options, MembershipPointer world,
+              Control* control, Failures* failures);
+
+  Status Add(const std::vector<int>& ranks, int32_t* id);
+  Status Remove(int32_t id);
+  Status Info(int32_t id, int32_t* size, int32_t* place) const;
+  // INVALID_ARGUMENT: no such set, or this rank is not a member.
+  Status Find(int32_t id, MembershipPointer* out) const;
+
+  // Those of this rank; the world is the last.
+  std::vector<MembershipPointer> Memberships() const;
+  // Adds the numbers of all sets, those of removed ones too.
+  void AddStats(tfr_stats* stats) const;
+  // In a forked child: only closes descriptors.
+  void CloseAll();
+
+ private:
+  struct Set {
+    uint64_t number;
+    std::vector<int> ranks;
+    MembershipPointer membership;  // null: this rank is not a member
+  };
+
+  Status CheckNew(const std::vector<int>& ranks) const;
+  Status CheckOld(int32_t id) const;
+  Status RunAdd(DataPlane* plane, const std::vector<int>& ranks, int32_t* id);
+  Status RunRemove(DataPlane* plane, int32_t id);
+  // Null membership where this rank is none.
+  Status Form(DataPlane* plane, const GroupMembers& members, int32_t id,
+              uint64_t number, MembershipPointer* membership);
+  double MeetSeconds() const;
+  int32_t NextId() const;
+  void Register(int32_t id, Set set);
+  void Unregister(int32_t id);
+  void Retire(const MembershipPointer& membership);
+
+  const ProcessSetOptions options_;
+  const MembershipPointer world_;
+  Control* const control_;
+  Failures* const failures_;
+  uint64_t next_number_ = kWorldNumber + 1;  // used by the world's executor
+
+  mutable std::mutex mutex_;
+  std::map<int32_t, Set> sets_;   // guarded by mutex_
+  std::deque<int32_t> free_ids_;  // in the order removed; guarded by mutex_
+  tfr_stats retired_ = {};        // of removed sets; guarded by mutex_
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_SCHEDULE_PROCESS_SETS_H_
