@@ -16,6 +16,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tfring import _absent, _native
+from tfring.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    gpu_available,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from tfring.constants import Adasum, Average, Max, Min, Product, Sum
 from tfring.errors import CommunicationError, NotInitializedError
 from tfring.process_sets import (
@@ -23,6 +36,13 @@ from tfring.process_sets import (
     add_process_set,
     global_process_set,
     remove_process_set,
+)
+from tfring.util import (
+    check_num_rank_power_of_2,
+    handle_average_backwards_compatibility,
+    is_version_greater_equal_than,
+    num_rank_is_power_2,
+    split_list,
 )
 from tfring.version import __version__
 from tfring.world import (
@@ -107,30 +127,46 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "callbacks",
+    "ccl_built",
+    "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "gpu_available",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "is_version_greater_equal_than",
     "join",
     "keras",
     "local_rank",
     "local_rank_op",
     "local_size",
     "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "num_rank_is_power_2",
     "process_set_included_op",
     "rank",
     "rank_op",
     "reducescatter",
     "remove_process_set",
+    "rocm_built",
     "run",
     "shutdown",
     "size",
     "size_op",
+    "split_list",
     "stats",
 ]
 

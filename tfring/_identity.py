@@ -30,35 +30,45 @@ class Identity:
 
 
 def from_environment(environment: Mapping[str, str]) -> Identity:
-    """Reads the identity; without any `TFRING_*` variable it is a world of one.
+    """Reads the identity; without any variable of it, it is a world of one.
+
+    Rank, size and host name may also come from `HOROVOD_*` variables, where ours are not set but
+    say where to meet.
 
     Raises:
         ValueError: variables contradict each other, or one that is needed is missing.
     """
-    size = _number(environment, "TFRING_SIZE")
-    rank = _number(environment, "TFRING_RANK")
+    family = _family(environment)
+    size = _number(environment, f"{family}_SIZE")
+    rank = _number(environment, f"{family}_RANK")
     if size is None and rank is None:
         _refuse_foreign_job(environment)
         size, rank = 1, 0
     if size is None or rank is None or not 0 <= rank < size:
         raise ValueError(
-            "TFRING_RANK and TFRING_SIZE must both be set, with 0 <= rank < size. Received: "
-            f"TFRING_RANK={environment.get('TFRING_RANK')!r}, "
-            f"TFRING_SIZE={environment.get('TFRING_SIZE')!r}. {_REMEDY}"
+            f"{family}_RANK and {family}_SIZE must both be set, with 0 <= rank < size. Received: "
+            f"{family}_RANK={environment.get(f'{family}_RANK')!r}, "
+            f"{family}_SIZE={environment.get(f'{family}_SIZE')!r}. {_REMEDY}"
         )
     store = environment.get("TFRING_RENDEZVOUS") or None
     secret = environment.get("TFRING_SECRET") or None
     if size > 1 and (store is None or secret is None):
         missing = "TFRING_RENDEZVOUS" if store is None else "TFRING_SECRET"
-        raise ValueError(f"TFRING_SIZE={size}, but {missing} is not set. {_REMEDY}")
+        raise ValueError(f"{family}_SIZE={size}, but {missing} is not set. {_REMEDY}")
     return Identity(
         rank=rank,
         size=size,
-        host=environment.get("TFRING_HOSTNAME") or None,
+        host=environment.get("TFRING_HOSTNAME") or environment.get("HOROVOD_HOSTNAME") or None,
         store=store,
         secret=secret,
         job=environment.get("TFRING_JOB_ID") or "job",
     )
+
+
+def _family(environment: Mapping[str, str]) -> str:
+    """Returns the prefix of the variables that hold rank and size."""
+    own = environment.get("TFRING_SIZE") or environment.get("TFRING_RANK")
+    return "TFRING" if own or not environment.get("TFRING_RENDEZVOUS") else "HOROVOD"
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["SETTINGS", "Setting", "Settings", "load", "markdown"]
+__all__ = ["IGNORED", "SETTINGS", "Setting", "Settings", "ignored", "load", "markdown"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _level(value: Any) -> str:
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "start_timeout",
-        ("TFRING_START_TIMEOUT",),
+        ("TFRING_START_TIMEOUT", "HOROVOD_START_TIMEOUT"),
         30.0,
         _seconds,
         "Seconds that `init` waits for the other ranks.",
@@ -167,6 +167,56 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
+# Horovod's variables that have no effect, and why. Not those of its build, of Spark and of tests.
+IGNORED: dict[tuple[str, ...], str] = {
+    ("HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY"): (
+        "There is no polling cycle, and what ranks agreed on once needs no cache."
+    ),
+    ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER"): (
+        "Ranks of one host always exchange data there first."
+    ),
+    ("HOROVOD_TORUS_ALLREDUCE", "HOROVOD_NUM_NCCL_STREAMS", "HOROVOD_BATCH_D2D_MEMCOPIES"): (
+        "There is no NCCL; data travels through the memory of the hosts."
+    ),
+    ("HOROVOD_ENABLE_ASYNC_COMPLETION", "HOROVOD_DISABLE_NVTX_RANGES"): (
+        "No operation runs on a GPU."
+    ),
+    ("HOROVOD_DISABLE_GROUP_FUSION",): "A group is one collective, never mixed with others.",
+    ("HOROVOD_ENABLE_XLA_OPS",): "There are no XLA operations yet; use `jit_compile=False`.",
+    ("HOROVOD_ELASTIC", "HOROVOD_ELASTIC_TIMEOUT"): (
+        "A job does not change its size; `size_op()` asks at run time."
+    ),
+    ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS", "HOROVOD_CCL_CACHE"): (
+        "There is one engine, without MPI, Gloo and oneCCL."
+    ),
+    ("HOROVOD_MPI_THREADS_DISABLE", "HOROVOD_ADASUM_MPI_CHUNK_SIZE"): "There is no MPI.",
+    ("HOROVOD_GLOO_TIMEOUT_SECONDS",): "See `start_timeout` and `fail_after`.",
+    ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"): (
+        "Ranks meet at `TFRING_RENDEZVOUS`, which `tfringrun` sets."
+    ),
+    (
+        "HOROVOD_AUTOTUNE",
+        "HOROVOD_AUTOTUNE_LOG",
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+    ): "Nothing is tuned while training.",
+    ("HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES"): (
+        "There is no timeline yet; see `tfring.stats()`."
+    ),
+    ("HOROVOD_STALL_CHECK_DISABLE",): "Set `warn_after` and `fail_after` to 0.",
+    ("HOROVOD_THREAD_AFFINITY",): "The engine's thread sleeps when there is nothing to do.",
+    ("HOROVOD_LOG_HIDE_TIME",): "The format of the log is that of Python's `logging`.",
+}
+
+
+def ignored(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns the variables of Horovod that are set and have no effect, each with why."""
+    variables = os.environ if environment is None else environment
+    return {name: why for names, why in IGNORED.items() for name in names if variables.get(name)}
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """The values in force; `tfring.settings.SETTINGS` says what each means."""
@@ -227,7 +277,7 @@ def _parse(setting: Setting, name: str, value: Any) -> Any:
 
 
 def markdown() -> str:
-    """Returns the table of all settings as Markdown, as it stands in docs/settings.md."""
+    """Returns the tables of settings and of what is ignored, as they stand in docs/settings.md."""
     lines = [
         "| Setting | Environment | Default | Meaning |",
         "|---|---|---|---|",
@@ -236,4 +286,14 @@ def markdown() -> str:
         variables = ", ".join(f"`{name}`" for name in setting.environment)
         default = {None: "none", True: "1", False: "0"}.get(setting.default, setting.default)
         lines.append(f"| `{setting.name}` | {variables} | {default} | {setting.doc} |")
+    lines += [
+        "",
+        "These variables of Horovod have no effect. When one is set, `init` says so at log level",
+        "`info`.",
+        "",
+        "| Variable | Why |",
+        "|---|---|",
+    ]
+    for names, why in IGNORED.items():
+        lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {why} |")
     return "\n".join(lines) + "\n"

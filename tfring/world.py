@@ -154,6 +154,8 @@ def init(
         _check_communicator(comm, identity.size)
         sets = _sets.requested(process_sets, identity.size)
         _logger.setLevel(settings.log_level.upper())
+        for name, why in _settings.ignored().items():
+            _logger.info("%s is set, but has no effect. %s", name, why)
         _process.world = _create(identity, settings)
         try:
             _sets._setup(sets)

@@ -43,3 +43,13 @@ def test_contradictions_are_told(change: dict[str, str], message: str) -> None:
 def test_foreign_launcher_is_told() -> None:
     with pytest.raises(ValueError, match="HOROVOD_SIZE=2 is set"):
         _identity.from_environment({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "0"})
+
+
+def test_horovods_names_where_ours_are_not_set() -> None:
+    theirs = {name.replace("TFRING", "HOROVOD"): value for name, value in WORKER.items()}
+    place = {name: WORKER[name] for name in ("TFRING_RENDEZVOUS", "TFRING_SECRET")}
+    identity = _identity.from_environment({**theirs, **place})
+    assert identity == _identity.Identity(1, 2, "a", "127.0.0.1:1", "s", "job")
+    assert _identity.from_environment({**theirs, "HOROVOD_RANK": "9", **WORKER}).rank == 1
+    with pytest.raises(ValueError, match="HOROVOD_RANK='2'"):
+        _identity.from_environment({**theirs, **place, "HOROVOD_RANK": "2"})

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+import tfring as hvd
 from tfring import settings
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "settings.md"
@@ -69,3 +70,25 @@ def test_unknown_argument_is_refused() -> None:
 
 def test_documentation_holds_the_table() -> None:
     assert settings.markdown() in DOCS.read_text()
+
+
+def test_variables_without_effect() -> None:
+    environment = {"HOROVOD_CYCLE_TIME": "5", "HOROVOD_TIMELINE": "", "HOROVOD_LOG_LEVEL": "info"}
+    assert list(settings.ignored(environment)) == ["HOROVOD_CYCLE_TIME"]
+
+
+def test_no_variable_is_both_read_and_ignored() -> None:
+    read = {name for setting in settings.SETTINGS for name in setting.environment}
+    without_effect = [name for names in settings.IGNORED for name in names]
+    assert len(set(without_effect)) == len(without_effect)
+    assert not read & set(without_effect)
+
+
+def test_init_tells_what_has_no_effect(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "5")
+    monkeypatch.setenv("HOROVOD_LOG_LEVEL", "info")
+    hvd.init()
+    hvd.shutdown()
+    assert "HOROVOD_CYCLE_TIME is set, but has no effect. There is no polling" in caplog.text
