@@ -63,6 +63,7 @@ from tfring.world import (
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from tfring._graph_mode import BroadcastGlobalVariablesHook, broadcast_global_variables
     from tfring.collectives import (
         allgather,
         allreduce,
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "CommunicationError",
     "Compression",
     "DistributedGradientTape",
@@ -123,6 +125,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
@@ -172,6 +175,7 @@ __all__ = [
 
 # Names that would load TensorFlow, or that few programs use, and the modules that hold them.
 _LAZY = {
+    "BroadcastGlobalVariablesHook": "tfring._graph_mode",
     "Compression": "tfring.compression",
     "DistributedGradientTape": "tfring.tape",
     "DistributedOptimizer": "tfring.optimizer",
@@ -185,6 +189,7 @@ _LAZY = {
     "barrier": "tfring.collectives",
     "broadcast": "tfring.collectives",
     "broadcast_": "tfring.collectives",
+    "broadcast_global_variables": "tfring._graph_mode",
     "broadcast_object": "tfring.objects",
     "broadcast_object_fn": "tfring.objects",
     "broadcast_variables": "tfring.objects",

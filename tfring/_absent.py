@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-_BROADCAST = "use broadcast_variables, or callbacks.BroadcastGlobalVariablesCallback with fit"
 _ELASTIC = "when a process is lost, the job ends; restart it from a checkpoint"
 _TIMELINE = "tfring.stats() tells how long this rank waited and moved data"
 
 _INSTEAD = {
     "BestModelCheckpoint": "use keras.callbacks.ModelCheckpoint on rank 0, save_best_only=True",
-    "BroadcastGlobalVariablesHook": _BROADCAST,
-    "broadcast_global_variables": _BROADCAST,
     "elastic": _ELASTIC,
     "load_model": "use keras.models.load_model, then wrap the optimizer again",
     "start_timeline": _TIMELINE,

@@ -13,7 +13,8 @@ import tensorflow as tf
 from tfring import _accumulation, _adasum, _local, _loss_scale, _plan, _reducer
 from tfring._aggregation import LocalAggregation
 from tfring._autograph import as_it_stands
-from tfring._options import Options, key
+from tfring._options import Options
+from tfring._order import Order
 from tfring.constants import Adasum
 
 ATTRIBUTE = "_tfring_step"
@@ -43,8 +44,8 @@ class Step:
         self._accumulates = bool(_loss_scale.innermost(optimizer).gradient_accumulation_steps)
         self._densify = self._accumulates or aggregation is not None or options.op == Adasum
         self._reducer = _reducer.Reducer(name, options, densify=self._densify)
-        self._seen = _Order()
-        self._shared_seen = _Order()  # alike on all ranks, whatever each has of its own
+        self._seen = Order()
+        self._shared_seen = Order()  # alike on all ranks, whatever each has of its own
         self._groups_checked = False
         self.local = _local.LocalVariables()
         self.active = False
@@ -216,18 +217,3 @@ class Step:
             and not _loss_scale.is_loss_scale(call.outer)
             and not any(getattr(v, "overwrite_with_gradient", False) for v in call.variables)
         )
-
-
-class _Order:
-    """Numbers variables in the order in which they are first seen."""
-
-    def __init__(self) -> None:
-        self._places: dict[int, int] = {}  # key(variable) -> its number
-        self._seen: list[Any] = []  # keeps the keys alive
-
-    def places(self, variables: Sequence[Any]) -> list[int]:
-        for variable in variables:
-            if key(variable) not in self._places:
-                self._places[key(variable)] = len(self._seen)
-                self._seen.append(variable)
-        return [self._places[key(variable)] for variable in variables]

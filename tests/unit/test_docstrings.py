@@ -11,6 +11,7 @@ import tfring as hvd
 
 MODULES = {
     "tfring._gathers": 4,
+    "tfring._graph_mode": 2,
     "tfring._waits": 3,
     "tfring.collectives": 2,
     "tfring.compression": 1,

@@ -14,6 +14,7 @@ from tfring import _absent
 NAMES = {
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "CommunicationError",
     "Compression",
     "DistributedGradientTape",
@@ -37,6 +38,7 @@ NAMES = {
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",

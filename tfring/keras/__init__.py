@@ -19,6 +19,7 @@ from typing import Any
 
 import tfring
 from tfring import _absent, callbacks
+from tfring._graph_mode import broadcast_global_variables
 from tfring.collectives import allgather, allreduce, broadcast
 from tfring.compression import Compression
 from tfring.constants import Average, Max, Min, Product, Sum
@@ -56,6 +57,7 @@ __all__ = [
     "allgather_object",
     "allreduce",
     "broadcast",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_variables",
     "callbacks",

@@ -34,6 +34,7 @@ def test_keras() -> None:
         "allgather_object",
         "allreduce",
         "broadcast",
+        "broadcast_global_variables",
         "broadcast_object",
         "broadcast_variables",
         "callbacks",
