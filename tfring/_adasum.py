@@ -63,7 +63,7 @@ def apply(
 
 def _is_update(optimizer: Any) -> Any:
     """Whether the coming call ends an accumulation; None where each call is an update."""
-    steps = optimizer.gradient_accumulation_steps
+    steps = getattr(optimizer, "gradient_accumulation_steps", None)  # Keras 2 has none
     if not steps:
         return None
     # The same on all ranks: ranks count calls alike.

@@ -183,7 +183,9 @@ def state_variables(optimizer: Any) -> list[Any]:
     the accumulators; a built optimizer gets them here if it does not have them yet.
     What belongs to a local variable is left out.
     """
-    step = _step_of(optimizer)
+    if _legacy_keras.is_legacy(optimizer):
+        return _legacy_keras.state_variables(optimizer)
+    step: Step | None = _step_of(optimizer)
     if step is None:
         return list(optimizer.variables)
     known = list(_loss_scale.innermost(optimizer)._trainable_variables) if optimizer.built else []
@@ -230,8 +232,10 @@ def _check_optimizer(optimizer: Any) -> None:
         )
 
 
-def _step_of(optimizer: Any) -> Step | None:
-    step: Step | None = vars(optimizer).get(ATTRIBUTE)
+def _step_of(optimizer: Any) -> Any:
+    if _legacy_keras.is_legacy(optimizer):
+        return _legacy_keras.step_of(optimizer)
+    step = vars(optimizer).get(ATTRIBUTE)
     if step is None and _loss_scale.is_loss_scale(optimizer):
         return _step_of(optimizer.inner_optimizer)
     return step
