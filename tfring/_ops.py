@@ -78,6 +78,11 @@ def announce_fault(kind: int, name: str, text: str, process_set: int) -> None:
     _adapter().tfring_tf_announce_fault(kind, name.encode(), process_set, text.encode())
 
 
+def wait_for_faults(timeout: float) -> None:
+    """Waits until the peers have met all faults announced here, at most `timeout` seconds."""
+    _adapter().tfring_tf_wait_for_faults(timeout)
+
+
 @functools.cache
 def _adapter() -> ctypes.CDLL:
     library()
@@ -91,6 +96,8 @@ def _adapter() -> ctypes.CDLL:
         ctypes.c_char_p,
     ]
     adapter.tfring_tf_announce_fault.restype = None
+    adapter.tfring_tf_wait_for_faults.argtypes = [ctypes.c_double]
+    adapter.tfring_tf_wait_for_faults.restype = None
     adapter.tfring_tf_after_fork.argtypes = [ctypes.c_char_p]
     adapter.tfring_tf_after_fork.restype = None
     return adapter

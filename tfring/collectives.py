@@ -226,9 +226,8 @@ def _checked_slices(slices: Any, op: int) -> Any:
             "`op` must be Average or Sum for tf.IndexedSlices. "
             f"Received: op={NAMES[op]}. Convert with tf.convert_to_tensor first."
         )
-    for part in (slices.values, slices.indices):
-        _checks.dense(part)
-    return slices
+    values, indices = _checks.rows(slices.values), _checks.rows(slices.indices)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def _reduce_dense(

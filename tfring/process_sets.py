@@ -20,6 +20,7 @@ from tfring import errors, world
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
+_FAULTS_S = 2.0
 _NO_COMMUNICATORS = (
     "there is no MPI, so `{0}` cannot be an mpi4py communicator; give the list of its ranks. "
     "Received: {0}={1!r}"
@@ -159,6 +160,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         >>> hvd.remove_process_set(hvd.global_process_set)
         False
     """
+    from tfring import _ops
+
     world.require_usable()
     if not isinstance(process_set, ProcessSet):
         raise TypeError(
@@ -168,6 +171,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if number is None or number == 0:
         return False
     _require_dynamic("remove_process_set")
+    # Calls with wrong arguments have raised, but the peers may be on their way to them.
+    _ops.wait_for_faults(_FAULTS_S)
     with _engine_errors(process_set):
         world.call("tfr_process_set_remove", number)
     del _registered[number]

@@ -18,6 +18,9 @@ TFR_API void tfring_tf_set_world(tfr_world* world, const char* reason);
 TFR_API void tfring_tf_announce_fault(int32_t kind, const char* name,
                                       int32_t process_set, const char* text);
 
+// Waits until the peers have met all faults announced here, at most timeout_s.
+TFR_API void tfring_tf_wait_for_faults(double timeout_s);
+
 // To be called in a forked child: as NULL above, but takes no lock.
 TFR_API void tfring_tf_after_fork(const char* reason);
 

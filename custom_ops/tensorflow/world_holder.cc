@@ -67,19 +67,3 @@ extern "C" void tfring_tf_after_fork(const char* reason) {
   tfring::HolderSlot().store(
       new tfring::WorldHolder(reason == nullptr ? "" : reason));
 }
-
-extern "C" void tfring_tf_announce_fault(int32_t kind, const char* name,
-                                         int32_t process_set,
-                                         const char* text) {
-  tfr_request request = {};
-  request.kind = kind;
-  request.name = name;
-  request.process_set = process_set;
-  request.prescale = 1.0;
-  request.postscale = 1.0;
-  request.fault = text;
-  // The caller raises the error itself.
-  request.done = [](void*, const tfr_error*) {};
-  tfr_error error;
-  tfring::CurrentWorld().Submit(request, &error);
-}

@@ -151,3 +151,56 @@ def test_scalar_of_unknown_rank_is_refused() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="a scalar cannot be gathered"):
         gather(tf.constant(1.0))
     assert gather(tf.ones([2])).shape == (2 * hvd.size(),)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_group_of_mixed_dtypes_is_one_collective(mode: str, rank: int, size: int) -> None:
+    def gather() -> list[tf.Tensor]:
+        return hvd.grouped_allgather(
+            [tf.fill([rank + 1, 2], float(rank)), tf.constant([rank]), tf.fill([rank], True)]
+        )
+
+    before = hvd.stats().collectives
+    first, second, third = (gather if mode == "eager" else tf.function(gather))()
+    assert hvd.stats().collectives - before == 1
+    expected = np.repeat(np.arange(size), np.arange(1, size + 1))
+    np.testing.assert_array_equal(first, np.stack([expected, expected], axis=1))
+    np.testing.assert_array_equal(second, np.arange(size))
+    assert (third.dtype, third.shape) == (tf.bool, (size * (size - 1) // 2,))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_variables_in_place(mode: str, rank: int, size: int) -> None:
+    variables = [tf.Variable(tf.cast([rank, 1], dtype)) for dtype in (*DTYPES, tf.uint32)]
+    variables.append(keras.Variable([[float(rank)]]))
+    before = hvd.stats().collectives
+
+    def broadcast() -> list[tf.Tensor]:
+        return hvd.broadcast_(variables, size - 1)
+
+    values = (broadcast if mode == "eager" else tf.function(broadcast))()
+    assert hvd.stats().collectives - before == 1
+    for variable, value in zip(variables, values, strict=True):
+        expected = tf.cast([size - 1, 1], value.dtype) if len(value.shape) == 1 else [[size - 1]]
+        np.testing.assert_array_equal(value, expected)
+        np.testing.assert_array_equal(tf.convert_to_tensor(variable), expected)
+
+
+def test_variables_in_a_v1_session(rank: int, size: int) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [
+            tf.compat.v1.get_variable(name, initializer=float(rank), use_resource=resource)
+            for name, resource in (("resource", True), ("reference", False))
+        ]
+        values = hvd.broadcast_(variables, size - 1)
+        operation = hvd.broadcast_variables(variables, 0)
+        session.run(tf.compat.v1.global_variables_initializer())
+        assert session.run(values) == [size - 1] * 2
+        assert session.run(variables) == [size - 1] * 2
+        session.run([variable.assign(float(rank)) for variable in variables])
+        session.run(operation)
+        assert session.run(variables) == [0.0, 0.0]
+
+
+def test_objects_through_a_function(rank: int, size: int) -> None:
+    assert hvd.broadcast_object_fn(size - 1)([rank]) == [size - 1]

@@ -45,10 +45,25 @@ def test_constants_are_reduced_in_every_step(world: None) -> None:
 
 
 def test_independent_collectives_are_not_chained(world: None) -> None:
-    function = tf.function(lambda x: [hvd.allreduce(x), hvd.allgather(x), hvd.broadcast(x, 0)])
-    graph = function.get_concrete_function(tf.ones([2])).graph
+    def all_of(x: tf.Tensor) -> list[tf.Tensor]:
+        some = [hvd.allreduce(x), hvd.allgather(x), hvd.broadcast(x, 0), hvd.rank_op()]
+        return [*some, hvd.reducescatter(x), hvd.alltoall(x)]
+
+    graph = tf.function(all_of).get_concrete_function(tf.ones([2])).graph
     ops = [op for op in graph.get_operations() if op.type.startswith("Tfring")]
-    assert [list(op.control_inputs) for op in ops] == [[], [], []]
+    assert [list(op.control_inputs) for op in ops] == [[]] * 6
+
+
+@pytest.mark.parametrize("wait", [hvd.barrier, hvd.join])
+def test_barrier_and_join_stand_between(world: None, wait) -> None:
+    def function(x: tf.Tensor) -> list[tf.Tensor]:
+        first = hvd.allreduce(x)
+        wait()
+        return [first, hvd.allgather(x)]
+
+    graph = tf.function(function).get_concrete_function(tf.ones([2])).graph
+    first, middle, last = [op for op in graph.get_operations() if op.type.startswith("Tfring")]
+    assert (first in middle.control_inputs, middle in last.control_inputs) == (True, True)
 
 
 def test_equal_names_in_a_graph_are_ordered(world: None) -> None:
