@@ -121,3 +121,15 @@ def test_sparse_gradients_on_two_ranks_learn_what_one_learns(run: Any) -> None:
     assert len(losses[0]) == 6
     assert losses[0][-1] < losses[0][0] / 1.5
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_two_process_sets_train_two_models(run: Any) -> None:
+    output = run(4, "process_sets.py", "--epochs", "3")
+    found = {name: digests(output, name) for name in ("wide", "deep")}
+    assert {rank for rank, _ in found["wide"]} == {"0", "2"}
+    assert {rank for rank, _ in found["deep"]} == {"1", "3"}
+    assert all(len({digest for _, digest in pairs}) == 1 for pairs in found.values())
+    assert "[0] ranks [0, 2] trained wide" in output
+    assert "[1] ranks [1, 3] trained deep" in output
+    accuracy = float(re.search(r"together: accuracy ([0-9.]+)", output)[1])
+    assert accuracy > 0.85
