@@ -82,7 +82,7 @@ def main() -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--steps", type=int, default=400, help="batches of all ranks (400)")
+    parser.add_argument("--steps", type=int, default=600, help="batches of all ranks (600)")
     parser.add_argument("--batch", type=int, default=32, help="samples per rank and batch (32)")
     parser.add_argument("--passes", type=int, default=1, help="batches per update (1)")
     parser.add_argument("--seed", type=int, default=1, help="weights and order of samples (1)")
