@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tfring import _absent
+from tfring.callbacks.best_model_checkpoint import BestModelCheckpoint
 from tfring.callbacks.broadcast_global_variables import BroadcastGlobalVariablesCallback
 from tfring.callbacks.learning_rate_schedule import LearningRateScheduleCallback
 from tfring.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfring.callbacks.metric_average import MetricAverageCallback
 
 __all__ = [
+    "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",

@@ -6,9 +6,7 @@ _ELASTIC = "when a process is lost, the job ends; restart it from a checkpoint"
 _TIMELINE = "tfring.stats() tells how long this rank waited and moved data"
 
 _INSTEAD = {
-    "BestModelCheckpoint": "use keras.callbacks.ModelCheckpoint on rank 0, save_best_only=True",
     "elastic": _ELASTIC,
-    "load_model": "use keras.models.load_model, then wrap the optimizer again",
     "start_timeline": _TIMELINE,
     "stop_timeline": _TIMELINE,
 }

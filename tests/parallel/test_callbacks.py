@@ -153,3 +153,43 @@ def test_warmup_reaches_the_full_rate() -> None:
         [0.1, (0.1 + full) / 2, full, full], rel=1e-6
     )
     assert same_everywhere(model.get_weights())
+
+
+@pytest.mark.parametrize("weights_only", [False, True], ids=["model", "weights"])
+def test_best_model_by_the_average_of_ranks(tmp_path: Any, weights_only: bool) -> None:
+    """Scores 1, 2, 3 on rank 0 and 5, 1, 9 on the others: epochs 1 and 3 are the best so far."""
+    scores = [1.0, 2.0, 3.0] if hvd.rank() == 0 else [5.0, 1.0, 9.0]
+    score = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: logs.update(score=scores[epoch])
+    )
+    best = hvd.callbacks.BestModelCheckpoint("score", 0, weights_only, "max")
+    ending = "weights.h5" if weights_only else "keras"
+    best.filepath = tmp_path / ("{epoch}." + ending)  # a folder of each rank's own
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse")
+    x = np.ones((2, 1), "float32")
+    callbacks = [score, hvd.callbacks.MetricAverageCallback(), best]
+    model.fit(x, x, epochs=3, verbose=0, callbacks=callbacks)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ([f"1.{ending}", f"3.{ending}"] if hvd.rank() == 0 else [])
+    if hvd.rank() == 0 and not weights_only:
+        again = hvd.load_model(tmp_path / "3.keras")
+        np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
+        assert int(again.optimizer.iterations) == 3
+
+
+def test_all_ranks_load_the_same_file(tmp_path: Any) -> None:
+    path = hvd.broadcast_object(str(tmp_path / "model.keras"))
+    keras.utils.set_random_seed(hvd.rank())
+    x = np.random.default_rng(hvd.rank()).normal(size=(4, 2)).astype("float32")
+    if hvd.rank() == 0:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.1), "mse")
+        model.fit(x, x[:, :1], batch_size=2, verbose=0)
+        model.save(path)
+    hvd.broadcast_object("saved")
+    model = hvd.load_model(path)
+    assert same_everywhere([*model.get_weights(), *model.optimizer.variables])
+    model.fit(x, x[:, :1], batch_size=2, verbose=0)
+    assert int(model.optimizer.iterations) == 4
+    assert same_everywhere([*model.get_weights(), *model.optimizer.variables])

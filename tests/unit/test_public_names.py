@@ -117,8 +117,6 @@ def test_import_loads_no_tensorflow(module: str) -> None:
     ("module", "name", "instead"),
     [
         (hvd, "start_timeline", r"tfring.stats\(\) tells"),
-        (hvd.keras, "load_model", "use keras.models.load_model"),
-        (hvd.callbacks, "BestModelCheckpoint", "use keras.callbacks.ModelCheckpoint"),
     ],
 )
 def test_absent_name_of_horovod_says_what_to_use(module, name: str, instead: str) -> None:

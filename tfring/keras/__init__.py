@@ -20,12 +20,31 @@ from typing import Any
 import tfring
 from tfring import _absent, callbacks
 from tfring._graph_mode import broadcast_global_variables
-from tfring.collectives import allgather, allreduce, broadcast
+from tfring.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from tfring.compression import Compression
-from tfring.constants import Average, Max, Min, Product, Sum
+from tfring.constants import Adasum, Average, Max, Min, Product, Sum
+from tfring.keras.values import allgather, allreduce, broadcast, reducescatter
 from tfring.keras_optimizer import DistributedOptimizer
 from tfring.objects import allgather_object, broadcast_object, broadcast_variables
 from tfring.partial import PartialDistributedGradientTape, PartialDistributedOptimizer
+from tfring.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from tfring.saved_models import load_model
 from tfring.sync_batch_norm import SyncBatchNormalization
 from tfring.tape import DistributedGradientTape
 from tfring.world import (
@@ -42,6 +61,7 @@ from tfring.world import (
 )
 
 __all__ = [
+    "Adasum",
     "Average",
     "Compression",
     "DistributedGradientTape",
@@ -50,9 +70,11 @@ __all__ = [
     "Min",
     "PartialDistributedGradientTape",
     "PartialDistributedOptimizer",
+    "ProcessSet",
     "Product",
     "Sum",
     "SyncBatchNormalization",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -61,14 +83,28 @@ __all__ = [
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "load_model",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
 ]

@@ -9,6 +9,7 @@ import tfring.keras
 
 def test_callbacks() -> None:
     assert tfring.callbacks.__all__ == [
+        "BestModelCheckpoint",
         "BroadcastGlobalVariablesCallback",
         "LearningRateScheduleCallback",
         "LearningRateWarmupCallback",
@@ -19,6 +20,7 @@ def test_callbacks() -> None:
 
 def test_keras() -> None:
     assert tfring.keras.__all__ == [
+        "Adasum",
         "Average",
         "Compression",
         "DistributedGradientTape",
@@ -27,9 +29,11 @@ def test_keras() -> None:
         "Min",
         "PartialDistributedGradientTape",
         "PartialDistributedOptimizer",
+        "ProcessSet",
         "Product",
         "Sum",
         "SyncBatchNormalization",
+        "add_process_set",
         "allgather",
         "allgather_object",
         "allreduce",
@@ -38,14 +42,28 @@ def test_keras() -> None:
         "broadcast_object",
         "broadcast_variables",
         "callbacks",
+        "ccl_built",
         "cross_rank",
         "cross_size",
+        "cuda_built",
+        "ddl_built",
+        "global_process_set",
+        "gloo_built",
+        "gloo_enabled",
         "init",
         "is_homogeneous",
         "is_initialized",
+        "load_model",
         "local_rank",
         "local_size",
+        "mpi_built",
+        "mpi_enabled",
+        "mpi_threads_supported",
+        "nccl_built",
         "rank",
+        "reducescatter",
+        "remove_process_set",
+        "rocm_built",
         "shutdown",
         "size",
     ]
