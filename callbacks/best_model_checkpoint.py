@@ -13,14 +13,14 @@ from tfring import world
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """Saves the model on rank 0 whenever the monitored metric is better than before.
 
-    Give it to `fit` on every rank: only rank 0 writes, the others pass. Set the attribute `filepath`
-    before `fit`; it is not an argument because, in scripts that are made for Horovod, whoever
-    starts the training knows where files go. It may hold fields such as `{epoch}`, and ends in
-    ".weights.h5" with `save_weights_only`, else in ".keras" (or ".h5").
+    Give it to `fit` on every rank: only rank 0 writes, the others pass. Set the attribute
+    `filepath` before `fit`; it is no argument because Horovod's scripts leave it to whoever starts
+    the training. It may hold fields such as `{epoch}`, and ends in ".weights.h5" with
+    `save_weights_only`, else in ".keras" (or ".h5").
 
     Put it after `MetricAverageCallback`: it then decides by the metric over all ranks' samples.
-    Without that callback, or with a number as `save_freq`, it decides by rank 0's own. What it saves
-    is like any other model's, and loads without tfring.
+    Without that callback, or with a number as `save_freq`, it decides by rank 0's own. What it
+    saves is like any other model's, and loads without tfring.
 
     Args:
         monitor: name of the metric in the epoch's logs. Default "val_loss".

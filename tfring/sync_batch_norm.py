@@ -59,8 +59,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     >>> hvd.init()
     >>> layer = hvd.SyncBatchNormalization(momentum=0.9)
     >>> _ = layer(np.array([[0.0], [4.0]], "float32"), training=True)
-    >>> layer.moving_mean.numpy().round(3).tolist()
-    [0.2]
+    >>> round(layer.moving_mean.numpy().item(), 3)
+    0.2
     """
 
     def __init__(
