@@ -1,4 +1,5 @@
 // The C face of worlds and collectives: translates, and nothing else.
+#include <cstdio>
 #include <memory>
 #include <new>
 #include <string>
@@ -74,8 +75,15 @@ void tfr_world_abort(tfr_world* world, const char* text) {
 
 void tfr_world_shutdown(tfr_world* world) {
   static_cast<void>(Guarded(nullptr, [&] {
-    delete world;
-    return tfring::Status::Ok();
+    const std::unique_ptr<tfr_world> owned(world);
+    const tfring::Status left = owned->world->Leave();
+    if (!left.ok()) {
+      // Freeing it would take it from a thread that still uses it.
+      static_cast<void>(owned->world.release());
+      std::fprintf(stderr, "tfring: warning: shutdown: %s\n",
+                   left.message().c_str());
+    }
+    return left;
   }));
 }
 

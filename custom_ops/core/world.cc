@@ -88,20 +88,27 @@ Status World::Start(const tfr_config& config) {
 }
 
 World::~World() {
-  if (sets_ != nullptr) Leave();
+  if (sets_ != nullptr && !left_) static_cast<void>(Leave());
   control_.reset();
 }
 
 // All groups at once; the world's is the last that others hear of.
-void World::Leave() {
+Status World::Leave() {
   const auto memberships = sets_->Memberships();
   for (const auto& one : memberships) one->group().Close(ShutDownHere());
   const Deadline deadline = Deadline::After(kDrainSeconds);
   if (control_ != nullptr) control_->LeaveOtherGroups();
   for (const auto& one : memberships) {
-    const uint64_t executed = one->group().Stop(deadline);
+    uint64_t executed = 0;
+    const Status stopped = one->group().Stop(deadline, &executed);
+    if (!stopped.ok()) {
+      Abort(stopped.message());  // so that nobody waits for this rank
+      return stopped;
+    }
     if (control_ != nullptr) control_->Leave(one->number(), executed);
   }
+  left_ = true;
+  return Status::Ok();
 }
 
 Status World::Take(const tfr_request& request,

@@ -20,6 +20,9 @@ class World {
   static Status Create(const tfr_config& config, std::unique_ptr<World>* out);
   // Leaves in good order, unless the world has failed already.
   ~World();
+  // The same before the destructor does it. UNAVAILABLE if a thread is stuck
+  // that still uses the world: then it must stay, for the life of the process.
+  Status Leave();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
@@ -35,7 +38,6 @@ class World {
  private:
   World() = default;
   Status Start(const tfr_config& config);
-  void Leave();
   // The group that a request is for, and a checked copy of it.
   Status Take(const tfr_request& request,
               std::shared_ptr<Membership>* membership,
@@ -46,6 +48,7 @@ class World {
   std::shared_ptr<Membership> world_;  // the group of all ranks
   std::unique_ptr<Control> control_;
   std::unique_ptr<ProcessSets> sets_;
+  bool left_ = false;
 };
 
 }  // namespace tfring

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 
-#include <algorithm>
 #include <list>
 #include <mutex>
 #include <thread>
@@ -21,7 +20,7 @@ constexpr double kProofSeconds = 5.0;
 // How long accepting waits before it looks at who has come.
 constexpr double kLookSeconds = 0.02;
 // Between two rounds of all addresses of a peer.
-constexpr int kRetryMs = 20;
+constexpr double kRetrySeconds = 0.02;
 
 Hello HelloOf(const ConnectOptions& options, uint32_t purpose) {
   Hello hello;
@@ -135,7 +134,9 @@ Status ConnectToRank(const ConnectOptions& options, uint32_t purpose,
       if (last.code() == TFR_FAILED_PRECONDITION) return last;
     }
     // A peer that turns connections away at once must not keep this loop busy.
-    poll(nullptr, 0, std::min(kRetryMs, options.deadline.PollMs()));
+    const Deadline pause =
+        Deadline::Earlier(options.deadline, Deadline::After(kRetrySeconds));
+    poll(nullptr, 0, pause.PollMs());
   } while (!addresses.empty() && !options.over());
   return Annotate(
       last, StrCat("rank ", options.rank, " cannot connect to rank ", peer));

@@ -39,7 +39,10 @@ Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       agreement_(local->agreement(), local->local_size()),
       plane_(members, local, mesh, failure, faults, options.fail_after_s) {}
 
-Group::~Group() { Stop(Deadline::After(0)); }
+Group::~Group() {
+  uint64_t executed = 0;
+  static_cast<void>(Stop(Deadline::After(0), &executed));
+}
 
 void Group::Start(Control* control) {
   control_ = control;
@@ -175,26 +178,26 @@ void Group::ReleaseExecutor() {
     executing_ = false;
     // Operations of other callers go on in the engine's thread.
     thread_needed_ = thread_needed_ || !pending_.empty();
-    thread_needed = thread_needed_ || !closed_.ok();
+    thread_needed = thread_needed_ || stopping_;
   }
-  if (!thread_needed) return;
-  wake_.notify_one();
-  executor_free_.notify_all();
+  if (thread_needed) wake_.notify_one();
 }
 
 void Group::ThreadMain() {
   std::unique_lock<std::mutex> lock(mutex_);
-  for (;;) {
+  for (bool last = false; !last;) {
     wake_.wait(lock,
-               [this] { return stopping_ || (thread_needed_ && !executing_); });
-    if (stopping_) return;
+               [this] { return (stopping_ || thread_needed_) && !executing_; });
+    last = stopping_;  // then this thread stays the executor
     thread_needed_ = false;
     executing_ = true;
     lock.unlock();
     Drive(nullptr);
-    ReleaseExecutor();
+    if (!last) ReleaseExecutor();
     lock.lock();
   }
+  ended_ = true;
+  end_.notify_all();
 }
 
 void Group::Drive(const std::atomic<bool>* until) {
@@ -256,6 +259,8 @@ void Group::Execute(uint64_t index) {
     running_ = false;
   }
   Finish(operation.get(), status);
+  std::lock_guard<std::mutex> lock(mutex_);
+  current_ = nullptr;
 }
 
 Status Group::RunCollective(Verdict verdict, Operation* operation) {
@@ -291,6 +296,7 @@ std::unique_ptr<Operation> Group::TakePending(uint64_t uid) {
     pending_.erase(it);
     --announced_;
     running_ = true;
+    current_ = operation.get();
     return operation;
   }
   return nullptr;
@@ -374,30 +380,34 @@ void Group::Close(const Status& reason) {
   failure_->Leave(reason, agreement_.head());
 }
 
-uint64_t Group::Stop(Deadline deadline) {
+Status Group::Stop(Deadline deadline, uint64_t* executed) {
   if (thread_.joinable()) {
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      const auto is_free = [this] { return !executing_; };
-      const std::chrono::nanoseconds left(deadline.RemainingNs());
-      if (!executor_free_.wait_for(lock, left, is_free)) {
-        lock.unlock();
-        failure_->Abort(
-            Unavailable("shutdown gave up waiting for other ranks"));
-        lock.lock();
-        executor_free_.wait(lock, is_free);
+    if (!WaitForEnd(deadline)) {
+      failure_->Abort(Unavailable("shutdown gave up waiting for other ranks"));
+      if (!WaitForEnd(Deadline::After(options_.end_after_s))) {
+        return DoesNotEnd();
       }
-      executing_ = true;
     }
-    Drive(nullptr);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_one();
     thread_.join();
   }
-  return executed_.load(std::memory_order_acquire);
+  *executed = executed_.load(std::memory_order_acquire);
+  return Status::Ok();
+}
+
+bool Group::WaitForEnd(Deadline deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  stopping_ = true;
+  wake_.notify_one();
+  return end_.wait_for(lock, std::chrono::nanoseconds(deadline.RemainingNs()),
+                       [this] { return ended_; });
+}
+
+Status Group::DoesNotEnd() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return Unavailable(
+      StrCat(current_ == nullptr ? "an operation" : current_->Title(),
+             " was aborted but has not ended within ", options_.end_after_s,
+             " s; is a function stuck that it calls when it is done?"));
 }
 
 }  // namespace tfring

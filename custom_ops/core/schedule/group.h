@@ -32,6 +32,8 @@ struct GroupOptions {
   uint64_t number = kWorldNumber;  // of the group, on the side channel
   double warn_after_s = 60;        // 0 = never
   double fail_after_s = 300;
+  // How long an operation that runs may take to end once it is aborted.
+  double end_after_s = 60;
 };
 
 struct GroupStats {
@@ -74,8 +76,9 @@ class Group {
   // run. The first of two steps, so that several groups can stop at once.
   void Close(const Status& reason);
   // Finishes what all ranks have agreed to run, at most until the deadline.
-  // Returns the number of collectives run.
-  uint64_t Stop(Deadline deadline);
+  // Gives the number of collectives run. UNAVAILABLE if one does not end: then
+  // this group and all that it was given must stay. May be called again.
+  Status Stop(Deadline deadline, uint64_t* executed);
 
   const GroupStats& stats() const { return stats_; }
 
@@ -98,6 +101,8 @@ class Group {
   void Execute(uint64_t index);
   Status RunCollective(Verdict verdict, Operation* operation);
   std::unique_ptr<Operation> TakePending(uint64_t uid);
+  bool WaitForEnd(Deadline deadline);
+  Status DoesNotEnd();
   void AnnounceBacklog();
   void FailPending();
   bool HasPending();
@@ -122,10 +127,11 @@ class Group {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  Status closed_;                                // guarded by mutex_
-  bool running_ = false;                         // guarded by mutex_
-  bool stopping_ = false;                        // guarded by mutex_
-  bool thread_needed_ = false;                   // guarded by mutex_
+  Status closed_;               // guarded by mutex_
+  bool running_ = false;        // guarded by mutex_
+  bool stopping_ = false;       // guarded by mutex_
+  bool ended_ = false;          // the thread's work; guarded by mutex_
+  bool thread_needed_ = false;  // guarded by mutex_
   std::unordered_map<uint64_t, uint64_t> uses_;  // of a name; guarded by mutex_
   // In the order submitted; short, and mostly run from the front.
   std::vector<std::unique_ptr<Operation>> pending_;  // guarded by mutex_
@@ -133,8 +139,9 @@ class Group {
   uint64_t announced_ = 0;  // and not yet run; guarded by mutex_
 
   // The executor: one thread at a time runs the log.
-  bool executing_ = false;  // guarded by mutex_
-  std::condition_variable executor_free_;
+  bool executing_ = false;              // guarded by mutex_
+  const Operation* current_ = nullptr;  // guarded by mutex_
+  std::condition_variable end_;
   std::atomic<uint64_t> executed_{0};  // written by the executor
   GroupStats stats_;
   std::thread thread_;

@@ -148,6 +148,7 @@ std::vector<ProcessSets::MembershipPointer> ProcessSets::Memberships() const {
     for (const auto& [id, set] : sets_) {
       if (id != 0 && set.membership != nullptr) mine.push_back(set.membership);
     }
+    mine.insert(mine.end(), stuck_.begin(), stuck_.end());
   }
   mine.push_back(world_);
   return mine;
@@ -285,9 +286,15 @@ Status ProcessSets::RunRemove(DataPlane* plane, int32_t id) {
   if (control_ != nullptr) control_->RemoveGroup(number);
   if (mine == nullptr) return Status::Ok();
   mine->group().Close(gone);
-  mine->group().Stop(Deadline::After(kEndSeconds));
-  Retire(mine);
-  return Status::Ok();
+  uint64_t executed = 0;
+  const Status stopped =
+      mine->group().Stop(Deadline::After(kEndSeconds), &executed);
+  if (stopped.ok()) {
+    Retire(mine);
+  } else {
+    Keep(mine);
+  }
+  return stopped;
 }
 
 // --- all of them ------------------------------------------------------------
@@ -298,6 +305,11 @@ void ProcessSets::Retire(const MembershipPointer& membership) {
   retired_.staging_bytes_peak =
       std::max(retired_.staging_bytes_peak, retired_.staging_bytes);
   retired_.staging_bytes = 0;
+}
+
+void ProcessSets::Keep(const MembershipPointer& membership) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  stuck_.push_back(membership);
 }
 
 void ProcessSets::AddStats(tfr_stats* stats) const {

@@ -75,6 +75,7 @@ class ProcessSets {
   void Register(int32_t id, Set set);
   void Unregister(int32_t id);
   void Retire(const MembershipPointer& membership);
+  void Keep(const MembershipPointer& membership);
 
   const ProcessSetOptions options_;
   const MembershipPointer world_;
@@ -85,7 +86,9 @@ class ProcessSets {
   mutable std::mutex mutex_;
   std::map<int32_t, Set> sets_;   // guarded by mutex_
   std::deque<int32_t> free_ids_;  // in the order removed; guarded by mutex_
-  tfr_stats retired_ = {};        // of removed sets; guarded by mutex_
+  // Of removed sets, with an operation that does not end; guarded by mutex_
+  std::vector<MembershipPointer> stuck_;
+  tfr_stats retired_ = {};  // of removed sets; guarded by mutex_
 };
 
 }  // namespace tfring
