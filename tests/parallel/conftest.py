@@ -40,7 +40,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     report = yield
     if report.failed:
         # Ranks are in step only while all succeed.
-        item.session.shouldfail = f"rank {hvd.rank()}: {item.nodeid} failed"
+        item.session.shouldfail = f"{item.nodeid} failed"
         error = call.excinfo.value if call.excinfo else None
         if not errors.is_communication_error(error):
             first_line = str(error).splitlines()[0] if str(error) else ""
