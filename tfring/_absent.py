@@ -6,7 +6,9 @@ _ELASTIC = "when a process is lost, the job ends; restart it from a checkpoint"
 _TIMELINE = "tfring.stats() tells how long this rank waited and moved data"
 
 _INSTEAD = {
+    "LocalGradientAggregationHelper": "use DistributedOptimizer(backward_passes_per_step=...)",
     "elastic": _ELASTIC,
+    "mpi_ops": "its functions are in tfring itself",
     "start_timeline": _TIMELINE,
     "stop_timeline": _TIMELINE,
 }

@@ -169,3 +169,21 @@ def test_slices_average(rank: int) -> None:
     table = tf.IndexedSlices(tf.ones([len(rows), 2]), tf.constant(rows), tf.constant([4, 2]))
     result = tf.convert_to_tensor(hvd.allreduce(table))
     np.testing.assert_array_equal(result[:, 0], [0.5, 1.5, 0.0, 0.5])
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_group_of_dense_and_sparse_keeps_order_and_shapes(mode: str, rank: int, size: int) -> None:
+    def reduce() -> list[tf.Tensor]:
+        table = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([rank]), tf.constant([size, 2]))
+        wide = tf.IndexedSlices(
+            tf.fill([2, 3], 1.0 + rank), tf.constant([4, 4]), tf.constant([5, 3], tf.int64)
+        )
+        group = [tf.constant([1.0]), table, tf.constant(2), wide, tf.constant([rank * 2.0])]
+        return [tf.convert_to_tensor(t) for t in hvd.grouped_allreduce(group, op=hvd.Sum)]
+
+    results = (reduce if mode == "eager" else tf.function(reduce))()
+    wide = np.zeros([5, 3])
+    wide[4] = size * (size + 1)
+    expected = [[size], np.ones([size, 2]), 2 * size, wide, [size * (size - 1.0)]]
+    for result, value in zip(results, expected, strict=True):
+        equal(result, value)
