@@ -114,6 +114,11 @@ Status World::Leave() {
 Status World::Take(const tfr_request& request,
                    std::shared_ptr<Membership>* membership,
                    std::unique_ptr<Operation>* operation) {
+  if (request.kind == TFR_JOIN && request.process_set != 0) {
+    return InvalidArgument(
+        StrCat("join is for all ranks only. Received: process set ",
+               request.process_set));
+  }
   TFR_RETURN_IF_ERROR(sets_->Find(request.process_set, membership));
   return Operation::Create(request, (*membership)->members(), operation);
 }

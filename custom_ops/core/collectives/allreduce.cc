@@ -10,7 +10,10 @@
 namespace tfring {
 
 AllreduceJob::AllreduceJob(DataPlane* plane, const Operation& operation)
-    : plane_(plane), operation_(operation), reduction_(plane, operation) {
+    : plane_(plane),
+      operation_(operation),
+      reduction_(plane, operation),
+      active_(plane->IsActive(plane->members().rank)) {
   stream_.Reserve(operation.tensors.size());
   for (const OperationTensor& tensor : operation.tensors) {
     stream_.Add(tensor.bytes);
@@ -31,7 +34,7 @@ Status AllreduceJob::CopyIn(uint64_t step, uint64_t chunk) {
   const Range range = RangeOf(step);
   LocalGroup& local = plane_->local();
   char* slot = local.slot(local.local_rank(), chunk);
-  stream_.ForRange(range.begin, range.end,
+  stream_.ForRange(range.begin, active_ ? range.end : range.begin,
                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
                      std::memcpy(slot + (at - range.begin),
                                  operation_.tensors[t].input + offset, bytes);
@@ -43,7 +46,7 @@ Status AllreduceJob::CopyIn(uint64_t step, uint64_t chunk) {
 Status AllreduceJob::ReduceDirectly(uint64_t step, uint64_t chunk) {
   TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
   const Range range = RangeOf(step);
-  stream_.ForRange(range.begin, range.end,
+  stream_.ForRange(range.begin, active_ ? range.end : range.begin,
                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
                      const OperationTensor& tensor = operation_.tensors[t];
                      Reduce(reduction_.SpecOf(t),
@@ -79,7 +82,7 @@ Status AllreduceJob::ReduceShare(uint64_t step, uint64_t chunk) {
 void AllreduceJob::CopyOut(uint64_t step, uint64_t chunk) {
   const Range range = RangeOf(step);
   const char* result = plane_->local().result(chunk);
-  stream_.ForRange(range.begin, range.end,
+  stream_.ForRange(range.begin, active_ ? range.end : range.begin,
                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
                      std::memcpy(operation_.tensors[t].output + offset,
                                  result + (at - range.begin), bytes);

@@ -34,6 +34,7 @@ class AllreduceJob {
   const Operation& operation_;
   Stream stream_;
   Reduction reduction_;
+  const bool active_;  // a rank that has joined neither gives nor takes
 };
 
 }  // namespace tfring

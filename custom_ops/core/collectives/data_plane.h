@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/core/common/members.h"
@@ -40,8 +42,20 @@ class DataPlane {
   char* ChunkOf(int place, uint64_t chunk) const;
 
   // Begins the collective at place `index` of the log.
-  void Begin(uint64_t index) { index_ = index; }
+  void Begin(uint64_t index) {
+    index_ = index;
+    joined_.clear();
+  }
   uint64_t index() const { return index_; }
+
+  // In this collective these places have nothing to contribute and want no
+  // result: their ranks have joined.
+  void SetJoined(std::set<int> places) { joined_ = std::move(places); }
+  const std::set<int>& joined() const { return joined_; }
+  bool IsActive(int place) const { return joined_.count(place) == 0; }
+  int active_count() const {
+    return members_->size - static_cast<int>(joined_.size());
+  }
 
   // A step of a pipeline: handles the collective's `step`-th chunk, whose
   // number in the group is `chunk`.
@@ -71,6 +85,7 @@ class DataPlane {
   Faults* const faults_;
   const double fail_after_s_;
   uint64_t index_ = 0;
+  std::set<int> joined_;
   uint64_t next_chunk_ = 0;
   uint64_t next_tag_ = 0;
 };

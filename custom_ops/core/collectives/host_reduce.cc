@@ -1,5 +1,6 @@
 #include "custom_ops/core/collectives/host_reduce.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tfring {
@@ -22,7 +23,7 @@ Status HostReducer::ReducePartials(const HostDivision& division,
       const OperationTensor& tensor = operation_.tensors[piece.tensor];
       const uint64_t first = piece.count * rank / ranks;
       const uint64_t last = piece.count * (rank + 1) / ranks;
-      if (first == last) continue;
+      if (first == last || reduction_->source_count() == 0) continue;
       ReducePartial(
           reduction_->SpecOf(piece.tensor),
           reduction_->SourcesAt(chunk, piece.at + first * tensor.element_bytes),
@@ -64,16 +65,32 @@ Status HostReducer::Swap(const HostDivision& division, uint64_t chunk) {
   return plane_->ExchangeWithHosts(std::move(transfers));
 }
 
+// Those that have accumulators: not all of their ranks have joined.
+std::vector<size_t> HostReducer::ActiveHosts() const {
+  const GroupMembers& members = plane_->members();
+  std::vector<size_t> hosts;
+  for (size_t h = 0; h < members.on_host.size(); ++h) {
+    const std::vector<int>& places = members.on_host[h];
+    if (std::any_of(places.begin(), places.end(),
+                    [this](int place) { return plane_->IsActive(place); })) {
+      hosts.push_back(h);
+    }
+  }
+  return hosts;
+}
+
 void HostReducer::Finish(const HostDivision& division, uint64_t chunk) {
   const auto own = static_cast<size_t>(plane_->members().host);
   const uint64_t begin = division.PackedOf(own).begin;
   const char* partial = plane_->local().partial(chunk);
   char* result = plane_->local().result(chunk);
-  std::vector<const void*> sources(received_.size());
+  const std::vector<size_t> hosts = ActiveHosts();
+  std::vector<const void*> sources(hosts.size());
   for (const HostPiece& piece : division.pieces()[own]) {
-    for (size_t h = 0; h < sources.size(); ++h) {
-      sources[h] = h == own ? partial + piece.packed
-                            : received_[h].data() + (piece.packed - begin);
+    for (size_t s = 0; s < sources.size(); ++s) {
+      sources[s] = hosts[s] == own
+                       ? partial + piece.packed
+                       : received_[hosts[s]].data() + (piece.packed - begin);
     }
     ReduceFinal(reduction_->SpecOf(piece.tensor), sources.data(),
                 static_cast<int>(sources.size()), result + piece.at,

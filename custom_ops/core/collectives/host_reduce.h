@@ -70,6 +70,7 @@ class HostReducer {
  private:
   Status Swap(const HostDivision& division, uint64_t chunk);
   void Finish(const HostDivision& division, uint64_t chunk);
+  std::vector<size_t> ActiveHosts() const;
 
   DataPlane* const plane_;
   const Operation& operation_;

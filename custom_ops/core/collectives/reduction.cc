@@ -8,9 +8,14 @@ Reduction::Reduction(DataPlane* plane, const Operation& operation)
   spec_.op = average ? static_cast<int32_t>(TFR_SUM) : operation.reduce_op;
   spec_.prescale = operation.prescale;
   spec_.postscale = operation.postscale;
-  spec_.divisor = average ? plane->members().size : 1;
+  spec_.divisor = average ? plane->active_count() : 1;
   spec_.dtype = 0;
-  sources_.resize(static_cast<size_t>(plane->local().local_size()));
+  for (int p = 0; p < plane->local().local_size(); ++p) {
+    if (plane->IsActive(plane->members().here()[static_cast<size_t>(p)])) {
+      locals_.push_back(p);
+    }
+  }
+  sources_.resize(locals_.size());
 }
 
 ReduceSpec Reduction::SpecOf(size_t tensor) const {
@@ -21,7 +26,7 @@ ReduceSpec Reduction::SpecOf(size_t tensor) const {
 
 const void* const* Reduction::SourcesAt(uint64_t chunk, uint64_t offset) {
   for (size_t p = 0; p < sources_.size(); ++p) {
-    sources_[p] = plane_->local().slot(static_cast<int>(p), chunk) + offset;
+    sources_[p] = plane_->local().slot(locals_[p], chunk) + offset;
   }
   return sources_.data();
 }
@@ -29,7 +34,9 @@ const void* const* Reduction::SourcesAt(uint64_t chunk, uint64_t offset) {
 const void* const* Reduction::SourcesAt(uint64_t chunk, uint64_t offset,
                                         const char* own) {
   SourcesAt(chunk, offset);
-  sources_[static_cast<size_t>(plane_->local().local_rank())] = own;
+  for (size_t p = 0; p < sources_.size(); ++p) {
+    if (locals_[p] == plane_->local().local_rank()) sources_[p] = own;
+  }
   return sources_.data();
 }
 

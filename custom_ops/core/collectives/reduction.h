@@ -17,7 +17,7 @@ class Reduction {
   Reduction(DataPlane* plane, const Operation& operation);
 
   ReduceSpec SpecOf(size_t tensor) const;
-  // How many sources this host has.
+  // How many sources this host has: ranks that have not joined.
   int source_count() const { return static_cast<int>(sources_.size()); }
   // Where they are that were staged at `offset` of the chunk. Valid until the
   // next call.
@@ -30,6 +30,7 @@ class Reduction {
   const DataPlane* const plane_;
   const Operation& operation_;
   ReduceSpec spec_;
+  std::vector<int> locals_;  // where the sources are
   std::vector<const void*> sources_;
 };
 

@@ -29,6 +29,7 @@ struct Agreement::Table {
   pthread_mutex_t mutex;
   std::atomic<int32_t> owner;  // the process that locked it last
   uint64_t pending_count;
+  int32_t joined;  // ranks
   alignas(64) std::atomic<uint64_t> head;
   alignas(64) LogEntry log[kLogEntries];
   Pending pending[1];  // local_size * kWindow of them
@@ -127,13 +128,33 @@ Status Agreement::Arrive(uint64_t uid, uint64_t digest, bool append,
   if (pending.digest != digest) pending.alike = 0;
   ++pending.count;
   arrival->alike = pending.alike != 0;
-  arrival->host_complete = pending.count == local_size_;
+  arrival->joined = table_->joined > 0;
+  arrival->host_complete = pending.count + table_->joined == local_size_;
   if (!arrival->host_complete) return Status::Ok();
   pending = table_->pending[table_->pending_count - 1];
   --table_->pending_count;
-  if (append) {
-    AppendLocked({uid, arrival->alike ? Verdict::kRun : Verdict::kMismatch});
+  if (append) AppendLocked({uid, VerdictOf(arrival->alike, arrival->joined)});
+  return Status::Ok();
+}
+
+Status Agreement::Join(uint64_t place, bool append, Joining* joining) {
+  const Lock lock(*this);
+  TFR_RETURN_IF_ERROR(lock.status());
+  ++table_->joined;
+  for (uint64_t i = 0; i < table_->pending_count;) {
+    Pending& pending = table_->pending[i];
+    if (pending.count + table_->joined != local_size_) {
+      ++i;
+      continue;
+    }
+    const Completion done = {pending.uid, pending.digest, pending.alike != 0};
+    joining->completions.push_back(done);
+    pending = table_->pending[table_->pending_count - 1];
+    --table_->pending_count;
+    if (append) AppendLocked({done.uid, VerdictOf(done.alike, true)});
   }
+  joining->host_complete = table_->joined == local_size_;
+  if (joining->host_complete && append) AppendLocked({place, Verdict::kJoin});
   return Status::Ok();
 }
 
@@ -145,6 +166,7 @@ Status Agreement::Append(const LogEntry& entry) {
 }
 
 void Agreement::AppendLocked(const LogEntry& entry) {
+  if (entry.verdict == Verdict::kJoin) table_->joined = 0;
   const uint64_t head = table_->head.load(std::memory_order_relaxed);
   table_->log[head % kLogEntries] = entry;
   table_->head.store(head + 1, std::memory_order_seq_cst);

@@ -17,16 +17,30 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/transport/local_group.h"
 
 namespace tfring {
 
+// A rank that has joined announces nothing until all have; collectives do not
+// wait for it. It runs them all the same, without a description of its own.
 enum class Verdict : uint64_t {
-  kRun = 1,       // all ranks described it alike
-  kMismatch = 2,  // they did not: run the exchange that says who sent what
+  kRun = 1,        // all ranks described it alike
+  kMismatch = 2,   // they did not: run the exchange that says who sent what
+  kRunJoined = 3,  // kRun, but some ranks have joined
+  kMismatchJoined = 4,  // kMismatch, but some ranks have joined
+  kJoin = 5,            // all ranks have joined; `uid` is the last one's place
 };
+
+inline Verdict VerdictOf(bool alike, bool joined) {
+  if (joined) return alike ? Verdict::kRunJoined : Verdict::kMismatchJoined;
+  return alike ? Verdict::kRun : Verdict::kMismatch;
+}
+inline bool WithJoined(Verdict verdict) {
+  return verdict == Verdict::kRunJoined || verdict == Verdict::kMismatchJoined;
+}
 
 struct LogEntry {
   uint64_t uid;
@@ -37,6 +51,21 @@ struct LogEntry {
 struct Arrival {
   bool host_complete = false;  // this rank was the host's last
   bool alike = true;           // all digests so far are equal
+  bool joined = false;         // some ranks of the host have joined
+};
+
+// A collective that the other ranks of the host had announced when the last of
+// the rest joined.
+struct Completion {
+  uint64_t uid;
+  uint64_t digest;
+  bool alike;
+};
+
+// What a rank that joins finds.
+struct Joining {
+  std::vector<Completion> completions;
+  bool host_complete = false;  // all ranks of the host have joined
 };
 
 class Agreement {
@@ -57,7 +86,10 @@ class Agreement {
   // Announces this rank's collective. With `append`, a complete one goes
   // straight into the log.
   Status Arrive(uint64_t uid, uint64_t digest, bool append, Arrival* arrival);
-  // Appends a collective that all hosts have.
+  // The rank at `place` of the group joins; it has nothing announced. With
+  // `append`, what that completes goes straight into the log.
+  Status Join(uint64_t place, bool append, Joining* joining);
+  // Appends a collective that all hosts have. After kJoin no rank is joined.
   Status Append(const LogEntry& entry);
 
   // Number of log entries so far; sequentially consistent.

@@ -16,14 +16,18 @@ namespace tfring {
 namespace {
 
 enum class Type : uint32_t {
-  kReady = 1,  // uid, value: digest, extra: alike
-  kGo = 2,     // uid, value: verdict
-  kStall = 3,  // uid, value: fatal, text: title
-  kAsk = 4,    // uid
-  kHave = 5,   // uid, value: 1 if it is pending there
-  kAbort = 6,  // text
-  kLeave = 7,  // value: rank, extra: collectives of the group executed
+  kReady = 1,   // uid, value: digest, extra: kAlike, kSomeJoined
+  kGo = 2,      // uid, value: verdict
+  kStall = 3,   // uid, value: fatal, extra: is a join, text: title
+  kAsk = 4,     // uid
+  kHave = 5,    // uid, value: 1 if it is pending there
+  kAbort = 6,   // text
+  kLeave = 7,   // value: rank, extra: collectives of the group executed
+  kJoined = 8,  // all members of the sender's host
 };
+
+constexpr uint64_t kAlike = 1;
+constexpr uint64_t kSomeJoined = 2;
 
 constexpr uint32_t kMaxText = 1 << 16;
 constexpr size_t kHeaderBytes = 40;
@@ -131,34 +135,34 @@ std::vector<Control::GroupPointer> Control::Groups() {
 
 // --- what this rank says ----------------------------------------------------
 
-void Control::HostReady(uint64_t number, uint64_t uid, uint64_t digest,
-                        bool alike) {
+void Control::HostReady(uint64_t number, const Completion& completion,
+                        bool joined) {
   Message message;
   message.type = Type::kReady;
   message.group = number;
-  message.uid = uid;
-  message.value = digest;
-  message.extra = alike ? 1 : 0;
-  if (is_hub()) {
-    HandleGroup(members_->rank, message);
-  } else {
-    ToHub(message);
-  }
+  message.uid = completion.uid;
+  message.value = completion.digest;
+  message.extra = (completion.alike ? kAlike : 0) | (joined ? kSomeJoined : 0);
+  TellHub(message);
+}
+
+void Control::HostJoined(uint64_t number) {
+  Message message;
+  message.type = Type::kJoined;
+  message.group = number;
+  TellHub(message);
 }
 
 void Control::Stalled(uint64_t number, uint64_t uid, const std::string& title,
-                      bool fatal) {
+                      bool fatal, bool is_join) {
   Message message;
   message.type = Type::kStall;
   message.group = number;
   message.uid = uid;
   message.value = fatal ? 1 : 0;
+  message.extra = is_join ? 1 : 0;
   message.text = title;
-  if (is_hub()) {
-    HandleGroup(members_->rank, message);
-  } else {
-    ToHub(message);
-  }
+  TellHub(message);
 }
 
 void Control::Abort(const std::string& text) {
@@ -195,6 +199,15 @@ void Control::LeaveOtherGroups() {
     if (group->events == nullptr && group->members.host_count() > 1) {
       Leave(group->number, group->hub.Close());
     }
+  }
+}
+
+// What this rank says of a group, also on rank 0.
+void Control::TellHub(const Message& message) {
+  if (is_hub()) {
+    HandleGroup(members_->rank, message);
+  } else {
+    ToHub(message);
   }
 }
 
@@ -317,6 +330,9 @@ void Control::HandleGroup(int from, const Message& message) {
     case Type::kReady:
       if (is_hub() && place >= 0) HandleReady(group.get(), place, message);
       return;
+    case Type::kJoined:
+      if (is_hub() && place >= 0) HandleJoined(group.get(), place);
+      return;
     case Type::kGo:
       if (group->events != nullptr) {
         group->events->OnGo({message.uid, static_cast<Verdict>(message.value)});
@@ -340,27 +356,39 @@ void Control::HandleGroup(int from, const Message& message) {
 
 void Control::HandleReady(ControlGroup* group, int place,
                           const Message& message) {
-  const GroupMembers& members = group->members;
   std::lock_guard<std::mutex> lock(group->order);
-  const std::optional<LogEntry> entry =
-      group->hub.HostReady(members.host_of[static_cast<size_t>(place)],
-                           message.uid, message.value, message.extra != 0);
-  if (!entry.has_value()) return;
+  const std::optional<LogEntry> entry = group->hub.HostReady(
+      group->members.host_of[static_cast<size_t>(place)], message.uid,
+      message.value, (message.extra & kAlike) != 0,
+      (message.extra & kSomeJoined) != 0);
+  if (entry.has_value()) Go(group, *entry);
+}
+
+void Control::HandleJoined(ControlGroup* group, int place) {
+  std::lock_guard<std::mutex> lock(group->order);
+  for (const LogEntry& entry : group->hub.HostJoined(
+           group->members.host_of[static_cast<size_t>(place)], place)) {
+    Go(group, entry);
+  }
+}
+
+void Control::Go(ControlGroup* group, const LogEntry& entry) {
   Message go;
   go.type = Type::kGo;
   go.group = group->number;
-  go.uid = entry->uid;
-  go.value = static_cast<uint64_t>(entry->verdict);
+  go.uid = entry.uid;
+  go.value = static_cast<uint64_t>(entry.verdict);
   std::vector<int> leaders;
-  for (const std::vector<int>& places : members.on_host) {
-    leaders.push_back(members.RankAt(places.front()));
+  for (const std::vector<int>& places : group->members.on_host) {
+    leaders.push_back(group->members.RankAt(places.front()));
   }
   Spread(go, leaders, members_->rank);
-  if (group->events != nullptr) group->events->OnGo(*entry);
+  if (group->events != nullptr) group->events->OnGo(entry);
 }
 
 void Control::HandleStall(ControlGroup* group, const Message& message) {
-  if (!group->hub.StartInquiry(message.uid, message.text, message.value != 0)) {
+  if (!group->hub.StartInquiry(message.uid, message.text, message.value != 0,
+                               message.extra != 0)) {
     return;
   }
   Message ask;

@@ -77,12 +77,14 @@ class Control {
   // What is still said of it is ignored.
   void RemoveGroup(uint64_t number);
 
-  // All members on this host have the collective.
-  void HostReady(uint64_t number, uint64_t uid, uint64_t digest, bool alike);
+  // All members on this host have the collective, or have joined.
+  void HostReady(uint64_t number, const Completion& completion, bool joined);
+  // All members on this host have joined, this rank as the last.
+  void HostJoined(uint64_t number);
   // A collective waits for others too long. Rank 0 asks all members for it and
   // warns, or, if fatal, ends the world naming those that do not have it.
   void Stalled(uint64_t number, uint64_t uid, const std::string& title,
-               bool fatal);
+               bool fatal, bool is_join);
   // Ends the world everywhere.
   void Abort(const std::string& text);
   // This rank leaves after its part of the group's first `executed`
@@ -121,6 +123,8 @@ class Control {
   void Handle(int from, const Message& message);
   void HandleGroup(int from, const Message& message);
   void HandleReady(ControlGroup* group, int place, const Message& message);
+  void HandleJoined(ControlGroup* group, int place);
+  void Go(ControlGroup* group, const LogEntry& entry);
   void HandleStall(ControlGroup* group, const Message& message);
   void HandleAsk(ControlGroup* group, const Message& message);
   void HandleLeave(int from, const Message& message);
@@ -129,6 +133,7 @@ class Control {
   // Rank 0: to the ranks listed but itself and `except`.
   void Spread(const Message& message, const std::vector<int>& ranks,
               int except);
+  void TellHub(const Message& message);
   void ToHub(const Message& message);
 
   const GroupMembers* const members_;

@@ -20,6 +20,13 @@ namespace {
 // runs it.
 constexpr std::chrono::seconds kLookAgain{5};
 
+Status HasJoined(const Operation& operation) {
+  return FailedPrecondition(
+      StrCat(operation.Title(),
+             ": this rank has joined and takes no more collectives until all "
+             "ranks have joined"));
+}
+
 // Concerns one collective; the engine is as good as before.
 bool IsUsageError(const Status& status) {
   return status.code() == TFR_FAILED_PRECONDITION ||
@@ -60,21 +67,28 @@ Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread) {
       HashBytes(operation->name.data(), operation->name.size());
   Announcement announcement = {0, operation->Digest()};
   operation->submitted_ns = NowNs();
+  bool announce = true;
+  const bool joins = operation->kind == TFR_JOIN;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!closed_.ok()) return closed_;
     if (failure_->any()) return Blame(*operation, failure_->status());
-    announcement.uid = HashCombine(name, uses_[name]++);
+    if (joined_) return HasJoined(*operation);
+    announcement.uid = joins ? JoinUid() : HashCombine(name, uses_[name]++);
     operation->uid = announcement.uid;
     pending_.push_back(std::move(operation));
     if (wake_thread) thread_needed_ = true;
-    if (announced_ == Agreement::kWindow) {
+    if (joins) {
+      joined_ = true;
+      announce = MustAnnounceJoin();
+    } else if (announced_ == Agreement::kWindow) {
       backlog_.push_back(announcement);
-      return Status::Ok();
+      announce = false;
+    } else {
+      ++announced_;
     }
-    ++announced_;
   }
-  Announce(announcement);
+  if (announce) joins ? AnnounceJoin() : Announce(announcement);
   if (wake_thread) wake_.notify_one();
   return Status::Ok();
 }
@@ -94,8 +108,9 @@ void Group::Announce(const Announcement& announcement) {
   if (one_host) {
     local_->RingAll();
   } else {
-    control_->HostReady(options_.number, announcement.uid, announcement.digest,
-                        arrival.alike);
+    control_->HostReady(options_.number,
+                        {announcement.uid, announcement.digest, arrival.alike},
+                        arrival.joined);
   }
 }
 
@@ -107,6 +122,10 @@ void Group::OnGo(const LogEntry& entry) {
 
 bool Group::IsPending(uint64_t uid) {
   std::lock_guard<std::mutex> lock(mutex_);
+  // Nobody waits for a rank that has joined.
+  if (join_announced_) return true;
+  // A join waits for ranks that do nothing, not for those that wait for others.
+  if (uid == JoinUid()) return running_ || !pending_.empty();
   return std::any_of(pending_.begin(), pending_.end(),
                      [uid](const auto& one) { return one->uid == uid; });
 }
@@ -229,8 +248,10 @@ void Group::WaitForLog() {
 
 void Group::Execute(uint64_t index) {
   const LogEntry entry = agreement_.entry(index);
-  const std::unique_ptr<Operation> operation = TakePending(entry.uid);
-  if (operation == nullptr) {
+  const std::unique_ptr<Operation> operation =
+      TakePending(entry.verdict == Verdict::kJoin ? JoinUid() : entry.uid);
+  // Ranks that have joined run what the others have.
+  if (operation == nullptr && !WithJoined(entry.verdict)) {
     AbortWorld(Internal("a collective was agreed on that is not pending"));
     return;
   }
@@ -238,36 +259,55 @@ void Group::Execute(uint64_t index) {
   const int64_t begin = NowNs();
   faults_->AtCollective(index);
   plane_.Begin(index);
-  Status status = RunCollective(entry.verdict, operation.get());
+  Status status = RunEntry(entry, operation.get());
   // A usage error concerns this collective; any other has left the data plane
   // in the middle of something, which ends the world.
   if (!status.ok() && !IsUsageError(status)) {
-    const std::string text =
-        StrCat("rank ", members_->RankAt(members_->rank), ": ",
-               operation->Title(), ": ", status.message());
-    if (control_ != nullptr) control_->Abort(text);
-    status = Blame(*operation, failure_->status());
+    AbortWorld(Annotate(
+        status, StrCat("rank ", members_->RankAt(members_->rank), ": ",
+                       operation == nullptr ? "a collective of other ranks"
+                                            : operation->Title())));
+    if (operation != nullptr) status = Blame(*operation, failure_->status());
   }
-  stats_.wait_ns += static_cast<uint64_t>(begin - operation->submitted_ns);
-  stats_.transfer_ns += static_cast<uint64_t>(NowNs() - begin);
-  stats_.collectives += 1;
-  stats_.tensors += operation->tensors.size();
-  stats_.payload_bytes += operation->InputBytes();
+  progress_ns_ = NowNs();
+  bool announce_join = false;
   {
     // Before others hear of it: then the group is idle, unless more is pending.
     std::lock_guard<std::mutex> lock(mutex_);
     running_ = false;
+    announce_join = MustAnnounceJoin();
   }
+  if (announce_join) AnnounceJoin();
+  if (operation == nullptr) return;
+  Count(*operation, begin);
   Finish(operation.get(), status);
   std::lock_guard<std::mutex> lock(mutex_);
   current_ = nullptr;
 }
 
-Status Group::RunCollective(Verdict verdict, Operation* operation) {
+void Group::Count(const Operation& operation, int64_t begin) {
+  stats_.wait_ns += static_cast<uint64_t>(begin - operation.submitted_ns);
+  stats_.transfer_ns += static_cast<uint64_t>(progress_ns_ - begin);
+  stats_.collectives += 1;
+  stats_.tensors += operation.tensors.size();
+  stats_.payload_bytes += operation.InputBytes();
+}
+
+Status Group::RunEntry(const LogEntry& entry, Operation* operation) {
+  if (WithJoined(entry.verdict)) return RunWithJoined(entry.verdict, operation);
+  if (entry.verdict == Verdict::kJoin) {
+    EndJoin(entry.uid, operation);
+    return Status::Ok();
+  }
   // A fault meets no mismatch in a world of one.
-  if (verdict == Verdict::kMismatch || !operation->fault.empty()) {
+  if (entry.verdict == Verdict::kMismatch || !operation->fault.empty()) {
     return Mismatch(&plane_, *operation);
   }
+  return RunAlike(operation);
+}
+
+// What all ranks that take part have described alike.
+Status Group::RunAlike(Operation* operation) {
   if (operation->run) return operation->run(&plane_);
   switch (operation->kind) {
     case TFR_ALLREDUCE:

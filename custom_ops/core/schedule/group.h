@@ -99,7 +99,9 @@ class Group {
   void Drive(const std::atomic<bool>* until);
   void WaitForLog();
   void Execute(uint64_t index);
-  Status RunCollective(Verdict verdict, Operation* operation);
+  Status RunEntry(const LogEntry& entry, Operation* operation);
+  Status RunAlike(Operation* operation);
+  void Count(const Operation& operation, int64_t begin);
   std::unique_ptr<Operation> TakePending(uint64_t uid);
   bool WaitForEnd(Deadline deadline);
   Status DoesNotEnd();
@@ -110,6 +112,15 @@ class Group {
   void AbortWorld(const Status& status);
   Status Blame(const Operation& operation, const Status& status);
   void Finish(Operation* operation, const Status& status);
+
+  // joining (group_join.cc)
+  uint64_t JoinUid() const;
+  bool MustAnnounceJoin();  // mutex_ is held
+  void AnnounceJoin();
+  void EndJoin(uint64_t last, Operation* operation);
+  Status RunWithJoined(Verdict verdict, Operation* operation);
+  int64_t WaitsSince(const Operation& operation) const;
+  double OverdueAfter(const Operation& operation) const;
 
   // stalls (group_stalls.cc)
   Deadline NextStallCheck();
@@ -127,11 +138,14 @@ class Group {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  Status closed_;               // guarded by mutex_
-  bool running_ = false;        // guarded by mutex_
-  bool stopping_ = false;       // guarded by mutex_
-  bool ended_ = false;          // the thread's work; guarded by mutex_
-  bool thread_needed_ = false;  // guarded by mutex_
+  Status closed_;                // guarded by mutex_
+  bool running_ = false;         // guarded by mutex_
+  bool joined_ = false;          // guarded by mutex_
+  bool join_announced_ = false;  // guarded by mutex_
+  uint64_t joinings_ = 0;        // ended; guarded by mutex_
+  bool stopping_ = false;        // guarded by mutex_
+  bool ended_ = false;           // the thread's work; guarded by mutex_
+  bool thread_needed_ = false;   // guarded by mutex_
   std::unordered_map<uint64_t, uint64_t> uses_;  // of a name; guarded by mutex_
   // In the order submitted; short, and mostly run from the front.
   std::vector<std::unique_ptr<Operation>> pending_;  // guarded by mutex_
@@ -143,6 +157,7 @@ class Group {
   const Operation* current_ = nullptr;  // guarded by mutex_
   std::condition_variable end_;
   std::atomic<uint64_t> executed_{0};  // written by the executor
+  int64_t progress_ns_ = 0;  // when the log last advanced; the executor's
   GroupStats stats_;
   std::thread thread_;
 };

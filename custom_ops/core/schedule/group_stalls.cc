@@ -7,9 +7,6 @@
 namespace tfring {
 namespace {
 
-// Past its deadline by this much, a rank no longer waits for rank 0's word.
-constexpr double kOverdueSeconds = 2.0;
-
 int64_t ToNs(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
 }  // namespace
@@ -18,14 +15,17 @@ Deadline Group::NextStallCheck() {
   std::lock_guard<std::mutex> lock(mutex_);
   int64_t next = std::numeric_limits<int64_t>::max();
   for (const auto& operation : pending_) {
-    const int64_t begin = operation->submitted_ns;
+    const int64_t begin = WaitsSince(*operation);
     if (options_.warn_after_s > 0 && !operation->warned) {
       next = std::min(next, begin + ToNs(options_.warn_after_s));
     }
     if (options_.fail_after_s > 0) {
-      const double wait = operation->reported
-                              ? options_.fail_after_s + kOverdueSeconds
-                              : options_.fail_after_s;
+      // The log has advanced under a join that had been reported.
+      if (NowNs() - begin < ToNs(options_.fail_after_s)) {
+        operation->reported = false;
+      }
+      const double wait = operation->reported ? OverdueAfter(*operation)
+                                              : options_.fail_after_s;
       next = std::min(next, begin + ToNs(wait));
     }
   }
@@ -39,7 +39,7 @@ void Group::CheckStalls() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& operation : pending_) {
-      const int64_t waited = now - operation->submitted_ns;
+      const int64_t waited = now - WaitsSince(*operation);
       const bool warn = options_.warn_after_s > 0 && !operation->warned &&
                         waited >= ToNs(options_.warn_after_s);
       const bool fail =
@@ -48,11 +48,10 @@ void Group::CheckStalls() {
     }
   }
   for (Operation* operation : stalled) {
-    const int64_t waited = now - operation->submitted_ns;
+    const int64_t waited = now - WaitsSince(*operation);
     const bool fatal =
         options_.fail_after_s > 0 && waited >= ToNs(options_.fail_after_s);
-    const bool overdue =
-        fatal && waited >= ToNs(options_.fail_after_s + kOverdueSeconds);
+    const bool overdue = fatal && waited >= ToNs(OverdueAfter(*operation));
     ReportStall(*operation, fatal, overdue);
     operation->warned = true;
     operation->reported = operation->reported || fatal;
@@ -68,7 +67,8 @@ void Group::ReportStall(const Operation& operation, bool fatal, bool overdue) {
   if (overdue) {
     control_->Abort(title + " waits, and rank 0 does not say for whom");
   } else {
-    control_->Stalled(options_.number, operation.uid, title, fatal);
+    control_->Stalled(options_.number, operation.uid, title, fatal,
+                      operation.kind == TFR_JOIN);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "custom_ops/core/schedule/hub.h"
 
+#include <iterator>
+
 #include "custom_ops/core/common/status.h"
 
 namespace tfring {
@@ -13,21 +15,45 @@ constexpr size_t kRememberedInquiries = 1000;
 }  // namespace
 
 std::optional<LogEntry> Hub::HostReady(int host, uint64_t uid, uint64_t digest,
-                                       bool alike) {
+                                       bool alike, bool joined) {
   std::lock_guard<std::mutex> lock(mutex_);
   Ready& ready = ready_[uid];
   if (ready.hosts.empty()) ready.digest = digest;
   ready.alike = ready.alike && alike && ready.digest == digest;
+  ready.joined = ready.joined || joined;
   ready.hosts.insert(host);
-  if (static_cast<int>(ready.hosts.size()) != members_->host_count() ||
-      closed_) {
+  const std::optional<LogEntry> entry = EntryOf(uid, ready);
+  if (entry.has_value()) ready_.erase(uid);
+  return entry;
+}
+
+std::vector<LogEntry> Hub::HostJoined(int host, int place) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  joined_hosts_.insert(host);
+  std::vector<LogEntry> entries;
+  for (auto it = ready_.begin(); it != ready_.end();) {
+    const std::optional<LogEntry> entry = EntryOf(it->first, it->second);
+    if (entry.has_value()) entries.push_back(*entry);
+    it = entry.has_value() ? ready_.erase(it) : std::next(it);
+  }
+  if (static_cast<int>(joined_hosts_.size()) == members_->host_count() &&
+      !closed_) {
+    joined_hosts_.clear();
+    ++entries_;
+    entries.push_back({static_cast<uint64_t>(place), Verdict::kJoin});
+  }
+  return entries;
+}
+
+std::optional<LogEntry> Hub::EntryOf(uint64_t uid, const Ready& ready) {
+  // A host whose ranks have all joined has announced nothing.
+  const size_t hosts = ready.hosts.size() + joined_hosts_.size();
+  if (static_cast<int>(hosts) != members_->host_count() || closed_) {
     return std::nullopt;
   }
-  const LogEntry entry = {uid,
-                          ready.alike ? Verdict::kRun : Verdict::kMismatch};
-  ready_.erase(uid);
   ++entries_;
-  return entry;
+  return LogEntry{
+      uid, VerdictOf(ready.alike, ready.joined || !joined_hosts_.empty())};
 }
 
 uint64_t Hub::Close() {
@@ -36,15 +62,18 @@ uint64_t Hub::Close() {
   return entries_;
 }
 
-bool Hub::StartInquiry(uint64_t uid, const std::string& title, bool fatal) {
+bool Hub::StartInquiry(uint64_t uid, const std::string& title, bool fatal,
+                       bool is_join) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (inquiries_.size() > kRememberedInquiries) inquiries_.clear();
   const auto [it, is_new] = inquiries_.try_emplace(uid);
   Inquiry& inquiry = it->second;
-  if (!is_new && (inquiry.fatal || !fatal)) return false;
+  const bool again = is_join && !inquiry.open;  // others have gone on since
+  if (!is_new && !again && (inquiry.fatal || !fatal)) return false;
   inquiry = Inquiry();
   inquiry.title = title;
   inquiry.fatal = fatal;
+  inquiry.is_join = is_join;
   inquiry.open = true;
   inquiry.deadline = Deadline::After(kAnswerSeconds);
   inquiry.silent.insert(members_->ranks.begin(), members_->ranks.end());
@@ -72,7 +101,7 @@ std::vector<StallReport> Hub::FinishedInquiries() {
     if (!absent.empty()) {
       reports.push_back({StrCat(inquiry.title, " waits for ", RankList(absent)),
                          inquiry.fatal});
-    } else if (inquiry.fatal) {
+    } else if (inquiry.fatal && !inquiry.is_join) {
       reports.push_back({StrCat(inquiry.title,
                                 " waits although every rank has submitted it; "
                                 "do ranks have more than ",

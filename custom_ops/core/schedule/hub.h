@@ -29,16 +29,22 @@ class Hub {
  public:
   explicit Hub(const GroupMembers* members) : members_(members) {}
 
-  // All ranks of `host` have the collective. Gives the log entry once all
-  // hosts have it.
+  // All ranks of `host` have the collective, or have `joined`. Gives the log
+  // entry once all hosts have it.
   std::optional<LogEntry> HostReady(int host, uint64_t uid, uint64_t digest,
-                                    bool alike);
+                                    bool alike, bool joined = false);
+  // All ranks of `host` have joined, the one at `place` as the last of them.
+  // Gives the log entries that waited for it only.
+  std::vector<LogEntry> HostJoined(int host, int place);
   // Gives out no more entries; returns the number of those given out.
   uint64_t Close();
 
   // A rank says that a collective stalls. True if all ranks must now be asked
-  // whether they have it; false if that has been done or is going on.
-  bool StartInquiry(uint64_t uid, const std::string& title, bool fatal);
+  // whether they have it; false if that has been done or is going on. A join
+  // does not wait for ranks that wait themselves: if there are only such, then
+  // what they wait for will be reported.
+  bool StartInquiry(uint64_t uid, const std::string& title, bool fatal,
+                    bool is_join = false);
   // A member's answer.
   void Answer(uint64_t uid, int place, bool has_it);
   // Inquiries that all have answered or that have waited long enough. Ranks
@@ -52,18 +58,24 @@ class Hub {
     std::set<int> hosts;
     uint64_t digest = 0;
     bool alike = true;
+    bool joined = false;  // some ranks of these hosts
   };
   struct Inquiry {
     std::string title;
     bool fatal = false;
+    bool is_join = false;
     bool open = false;
     std::set<int> silent;   // ranks
     std::set<int> missing;  // ranks
     Deadline deadline = Deadline::Never();
   };
 
+  // Of what all hosts have, unless closed.
+  std::optional<LogEntry> EntryOf(uint64_t uid, const Ready& ready);
+
   const GroupMembers* const members_;
   std::mutex mutex_;
+  std::set<int> joined_hosts_;                 // guarded by mutex_
   bool closed_ = false;                        // guarded by mutex_
   uint64_t entries_ = 0;                       // guarded by mutex_
   std::unordered_map<uint64_t, Ready> ready_;  // guarded by mutex_

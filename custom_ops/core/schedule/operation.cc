@@ -5,6 +5,7 @@
 
 #include "custom_ops/core/common/dtype.h"
 #include "custom_ops/core/common/hash.h"
+#include "custom_ops/core/common/wire.h"
 
 namespace tfring {
 namespace {
@@ -21,9 +22,13 @@ uint64_t Bits(double value) {
   return bits;
 }
 
-bool IsKnown(int32_t kind) {
-  return kind >= TFR_ALLREDUCE && kind <= TFR_ALLTOALL;
+double OfBits(uint64_t bits) {
+  double value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
 }
+
+bool IsKnown(int32_t kind) { return kind >= TFR_ALLREDUCE && kind <= TFR_JOIN; }
 
 std::string OpText(int32_t op) {
   const char* name = ReduceOpName(op);
@@ -100,6 +105,42 @@ std::unique_ptr<Operation> Operation::Own(
   op->kind = kind;
   op->values = std::move(values);
   op->run = std::move(run);
+  return op;
+}
+
+std::unique_ptr<Operation> Operation::Join() {
+  std::unique_ptr<Operation> op(new Operation());
+  op->kind = TFR_JOIN;
+  return op;
+}
+
+std::string Operation::EncodeReduction() const {
+  std::string text;
+  if (kind != TFR_ALLREDUCE) return text;
+  AppendInt(reduce_op, &text);
+  AppendInt(Bits(prescale), &text);
+  AppendInt(Bits(postscale), &text);
+  for (const OperationTensor& tensor : tensors) {
+    AppendInt(tensor.dtype, &text);
+    AppendInt(tensor.count, &text);
+  }
+  return text;
+}
+
+std::unique_ptr<Operation> Operation::DecodeReduction(const std::string& text) {
+  std::unique_ptr<Operation> op(new Operation());
+  op->kind = TFR_ALLREDUCE;
+  op->reduce_op = ReadInt<int32_t>(text.data());
+  op->prescale = OfBits(ReadInt<uint64_t>(text.data() + 4));
+  op->postscale = OfBits(ReadInt<uint64_t>(text.data() + 12));
+  for (size_t at = 20; at < text.size(); at += 12) {
+    OperationTensor tensor = {};
+    tensor.dtype = ReadInt<int32_t>(text.data() + at);
+    tensor.count = ReadInt<uint64_t>(text.data() + at + 4);
+    tensor.element_bytes = DtypeSize(tensor.dtype);
+    tensor.bytes = tensor.count * tensor.element_bytes;
+    op->tensors.push_back(tensor);
+  }
   return op;
 }
 
@@ -302,7 +343,7 @@ Status Operation::CheckReducedTensor(size_t index) const {
 }
 
 std::string Operation::Title() const {
-  if (run) return KindName(kind);
+  if (run || kind == TFR_JOIN) return KindName(kind);
   return StrCat(KindName(kind), " '", name, "'");
 }
 
@@ -320,6 +361,7 @@ std::string Operation::Describe() const {
   if (kind == kAddProcessSet) {
     return text + " of " + RankList({values.begin(), values.end()});
   }
+  if (kind == TFR_JOIN) return text;
   if (kind == kRemoveProcessSet) return StrCat(text, " of set ", values[0]);
   text += " of ";
   if (tensors.size() != 1) text += StrCat(tensors.size(), " tensors ");

@@ -44,6 +44,14 @@ class Operation {
                                         std::vector<int64_t> values,
                                         std::function<Status(DataPlane*)> run);
 
+  // That of a rank that has joined, where all ranks must say something.
+  static std::unique_ptr<Operation> Join();
+
+  // What a rank that has joined must know to help with this operation: all but
+  // names and buffers. Empty unless it is an allreduce.
+  std::string EncodeReduction() const;
+  static std::unique_ptr<Operation> DecodeReduction(const std::string& text);
+
   // "allreduce 'name'", for messages.
   std::string Title() const;
   // What all ranks must have alike, for people: "float32 (3,), op=Sum".
