@@ -25,6 +25,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import tfring
 import tfring.keras as hvd
 
 EXAMPLES = """examples:
@@ -189,10 +190,10 @@ def compiled_model(args: argparse.Namespace, classes: int, epoch: int, rate: flo
         model = make_model(args, classes)
         optimizer = keras.optimizers.SGD(rate, momentum=args.momentum)
     model.compile(
-        hvd.DistributedOptimizer(
+        tfring.DistributedOptimizer(  # that of tfring.keras knows no Adasum, as in Horovod
             optimizer,
             compression=hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none,
-            op=hvd.Adasum if args.use_adasum else hvd.Average,
+            op=tfring.Adasum if args.use_adasum else tfring.Average,
             gradient_predivide_factor=args.gradient_predivide_factor,
             backward_passes_per_step=args.batches_per_allreduce,
             average_aggregated_gradients=True,

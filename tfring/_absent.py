@@ -7,6 +7,7 @@ _TIMELINE = "tfring.stats() tells how long this rank waited and moved data"
 
 _INSTEAD = {
     "LocalGradientAggregationHelper": "use DistributedOptimizer(backward_passes_per_step=...)",
+    "_executing_eagerly": "use tf.executing_eagerly()",
     "elastic": _ELASTIC,
     "mpi_ops": "its functions are in tfring itself",
     "start_timeline": _TIMELINE,

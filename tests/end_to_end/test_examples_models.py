@@ -79,6 +79,13 @@ def test_imagenet_with_several_batches_per_allreduce(run: Any) -> None:
     assert_equal_on_ranks(output, 2)
 
 
+def test_imagenet_with_adasum(run: Any) -> None:
+    options = ("--use-adasum", "--warmup-epochs", "0", "--log-dir", "", "--epochs", "1")
+    output = run(2, "keras_imagenet_resnet50.py", *IMAGENET, *options)
+    assert rates(output) == pytest.approx([0.0125])  # that of one rank
+    assert_equal_on_ranks(output, 2)
+
+
 def test_imagenet_rate_drops_at_30_60_and_80() -> None:
     drop = runpy.run_path(str(EXAMPLES / "keras_imagenet_resnet50.py"))["drop"]
     factors = {epoch: drop(epoch) for epoch in (0, 29, 30, 59, 60, 79, 80, 89)}
