@@ -81,7 +81,7 @@ Status World::Start(const tfr_config& config) {
     control_ = std::make_unique<Control>(&world_->members(),
                                          std::move(parts.control), &failures_);
   }
-  Membership::Start(world_, control_.get());
+  TFR_RETURN_IF_ERROR(Membership::Start(world_, control_.get()));
   sets_ = std::make_unique<ProcessSets>(std::move(options), world_,
                                         control_.get(), &failures_);
   return control_ == nullptr ? Status::Ok() : control_->Start();

@@ -1,110 +1,16 @@
 // Groups of some ranks: how they come and go, and that they run for themselves.
 #include <dirent.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <cstring>
-#include <mutex>
+#include <memory>
 #include <thread>
 
 #include "custom_ops/core/common/clock.h"
-#include "layouts.h"
-#include "processes.h"
+#include "sets.h"
 
 namespace tfring_test {
 namespace {
-
-using Ranks = std::vector<int32_t>;
-
-bool Holds(const Ranks& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
-int Add(tfr_world* world, const Ranks& ranks, int32_t* id,
-        tfr_error* error = nullptr) {
-  return tfr_process_set_add(world, ranks.data(),
-                             static_cast<int32_t>(ranks.size()), id, error);
-}
-
-// The id, or -1 where that failed.
-int32_t Added(tfr_world* world, const Ranks& ranks) {
-  tfr_error error = {};
-  int32_t id = -1;
-  EXPECT_EQ(Add(world, ranks, &id, &error), TFR_OK);
-  EXPECT_EQ(std::string(error.text), "");
-  return id;
-}
-
-int Sum(tfr_world* world, int32_t set, float* value,
-        tfr_error* error = nullptr) {
-  Call call;
-  call.process_set = set;
-  call.tensors = {{{}, TFR_FLOAT32, value, value}};
-  return call.Run(world, error);
-}
-
-void ExpectSum(tfr_world* world, int32_t set, int rank, float want) {
-  float value = static_cast<float>(rank + 1);
-  tfr_error error = {};
-  EXPECT_EQ(Sum(world, set, &value, &error), TFR_OK);
-  EXPECT_EQ(std::string(error.text), "");
-  EXPECT_EQ(value, want);
-}
-
-float SumOf(const Ranks& ranks) {
-  float sum = 0;
-  for (const int32_t rank : ranks) sum += static_cast<float>(rank + 1);
-  return sum;
-}
-
-void Barrier(tfr_world* world) {
-  Call call;
-  call.name = "barrier";
-  call.kind = TFR_BARRIER;
-  ASSERT_EQ(call.Run(world), TFR_OK);
-}
-
-// Lets threads go on in an order.
-class Gate {
- public:
-  void Open() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    open_ = true;
-    opened_.notify_all();
-  }
-  void Pass() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    opened_.wait(lock, [this] { return open_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  bool open_ = false;
-};
-
-// An allreduce that has been handed over, and its end.
-struct Pending {
-  float value = 1.0f;
-  Gate done;
-  tfr_error error = {};
-
-  explicit Pending(tfr_world* world, int32_t set, const char* name = "t") {
-    Call call;
-    call.name = name;
-    call.process_set = set;
-    call.tensors = {{{}, TFR_FLOAT32, &value, &value}};
-    call.user = this;
-    call.done = [](void* user, const tfr_error* error) {
-      auto* pending = static_cast<Pending*>(user);
-      pending->error = *error;
-      pending->done.Open();
-    };
-    EXPECT_EQ(call.Submit(world), TFR_OK);
-  }
-};
 
 // Some sets of `size` ranks: single ones, without rank 0, overlapping.
 std::vector<Ranks> SetsOf(int size) {
@@ -426,120 +332,6 @@ TEST(ThreadsMaySubmitWhileASetIsRemoved) {
   });
 }
 
-TEST(ErrorsNameRanksOfTheJob) {
-  ForEachJob({4}, [](const JobOptions& options) {
-    RunJob(options, [&](int rank, tfr_world* world) {
-      const int32_t set = Added(world, {1, 3});
-      if (rank % 2 == 1) {
-        std::vector<float> data(4, 1.0f);
-        Call call;
-        call.process_set = set;
-        call.tensors = {{{rank}, TFR_FLOAT32, data.data(), data.data()}};
-        tfr_error error = {};
-        EXPECT_EQ(call.Run(world, &error), TFR_FAILED_PRECONDITION);
-        EXPECT_CONTAINS(std::string(error.text),
-                        "rank 1 sent allreduce of float32 (1,)");
-        EXPECT_CONTAINS(std::string(error.text),
-                        "rank 3 sent allreduce of float32 (3,)");
-        ExpectSum(world, set, rank, 6.0f);
-      }
-      Barrier(world);
-    });
-  });
-}
-
-TEST(StallsOfASetNameTheRankThatIsMissing) {
-  ForEachJob({4}, [](JobOptions options) {
-    options.fail_after_s = 1;
-    std::atomic<int> ended{0};
-    RunJob(options, [&](int rank, tfr_world* world) {
-      const int32_t set = Added(world, {1, 2, 3});
-      if (rank == 1 || rank == 2) {
-        float value = 1.0f;
-        tfr_error error = {};
-        EXPECT_EQ(Sum(world, set, &value, &error), TFR_UNAVAILABLE);
-        EXPECT_CONTAINS(std::string(error.text), "waits for rank 3");
-        ++ended;
-      }
-      while (ended < 2) std::this_thread::yield();
-    });
-  });
-}
-
-TEST(ARankThatLeavesEndsItsOwnSetsOnly) {
-  ForEachJob({4}, [](const JobOptions& options) {
-    Gate left;
-    RunJob(options, [&](int rank, tfr_world* world) {
-      const int32_t others = Added(world, {0, 1, 2});
-      const int32_t mine = Added(world, {1, 3});
-      Barrier(world);
-      if (rank == 3) return;
-      tfr_error error = {};
-      float value = 1.0f;
-      if (rank == 1) {
-        EXPECT_EQ(Sum(world, mine, &value, &error), TFR_UNAVAILABLE);
-        EXPECT_CONTAINS(std::string(error.text), "rank 3");
-        left.Open();
-      }
-      left.Pass();
-      for (int i = 0; i < 20; ++i) ExpectSum(world, others, rank, 6.0f);
-      EXPECT_EQ(Sum(world, 0, &value, &error), TFR_UNAVAILABLE);
-    });
-  });
-}
-
-TEST(SetsOfOneHostGoOnWithoutRankZero) {
-  JobOptions options;
-  options.size = 3;
-  RunJob(options, [&](int rank, tfr_world* world) {
-    const int32_t set = Added(world, {1, 2});
-    Barrier(world);
-    if (rank == 0) return;
-    float value = 1.0f;
-    tfr_error error = {};
-    EXPECT_EQ(Sum(world, 0, &value, &error), TFR_UNAVAILABLE);
-    EXPECT_CONTAINS(std::string(error.text), "rank 0");
-    for (int i = 0; i < 20; ++i) ExpectSum(world, set, rank, 5.0f);
-  });
-}
-
-TEST(SetsOfSeveralHostsEndWithRankZero) {
-  for (const bool shared : {false, true}) {
-    CASE(shared ? "hosts" : "tcp only");
-    JobOptions options;
-    options.size = 3;
-    options.hosts = {"a", "b", "c"};
-    options.shared_memory = shared;
-    RunJob(options, [&](int rank, tfr_world* world) {
-      const int32_t set = Added(world, {1, 2});
-      if (rank > 0) ExpectSum(world, set, rank, 5.0f);
-      Barrier(world);
-      if (rank == 0) return;
-      float value = 1.0f;
-      tfr_error error = {};
-      while (Sum(world, set, &value, &error) == TFR_OK) {
-      }
-      EXPECT_EQ(error.code, TFR_UNAVAILABLE);
-      EXPECT_CONTAINS(std::string(error.text), "rank 0");
-    });
-  }
-}
-
-TEST(AnAbortEndsAllSets) {
-  ForEachJob({3}, [](const JobOptions& options) {
-    RunJob(options, [&](int rank, tfr_world* world) {
-      const int32_t first = Added(world, {1, 2});
-      const int32_t second = Added(world, {0, 2});
-      if (rank == 0) return tfr_world_abort(world, "ValueError: boom7");
-      float value = 1.0f;
-      tfr_error error = {};
-      EXPECT_EQ(Sum(world, rank == 1 ? first : second, &value, &error),
-                TFR_UNAVAILABLE);
-      EXPECT_CONTAINS(std::string(error.text), "boom7");
-    });
-  });
-}
-
 TEST(StatsCountAllSets) {
   JobOptions options;
   options.size = 3;
@@ -556,47 +348,6 @@ TEST(StatsCountAllSets) {
     EXPECT_EQ(after.collectives - before.collectives, rank < 2 ? 6u : 1u);
     EXPECT_TRUE(after.staging_bytes_peak >= before.staging_bytes);
   });
-}
-
-// --- a member dies ----------------------------------------------------------
-
-// Rank 1 is killed inside the set's collective; ranks 2 and 3 are in it, rank 0
-// waits in one of the world.
-ROLE(member) {
-  JobOptions options;
-  options.size = 4;
-  options.fail_after_s = 15;
-  if (argument == "hosts") options.hosts = {"a", "b", "a", "b"};
-  options.faults = "rank=1 set=1 collective=1 chunk=1 do=kill";
-  const tfr_config config = ConfigOf(options, rank, store);
-  tfr_world* world = nullptr;
-  if (tfr_world_create(&config, &world, nullptr) != TFR_OK) return 10;
-  int32_t set = 0;
-  if (Add(world, {1, 2, 3}, &set) != TFR_OK) return 11;
-  std::vector<float> data(size_t{4} << 20, 1.0f);
-  Call call;
-  call.process_set = rank == 0 ? 0 : set;
-  call.tensors = {{{int64_t{4} << 20}, TFR_FLOAT32, data.data(), data.data()}};
-  tfr_error error = {};
-  if (rank > 0 && call.Run(world, &error) != TFR_OK) return 12;
-  const int64_t begin = tfring::NowNs();
-  const int code = call.Run(world, &error);
-  const int64_t heard = tfring::NowNs();
-  tfr_world_shutdown(world);
-  if (code != TFR_UNAVAILABLE) return 13;
-  if (std::strstr(error.text, "rank 1") == nullptr) return 14;
-  return heard - begin < int64_t{5} * 1000000000 ? 0 : 15;
-}
-
-TEST(AMemberThatDiesEndsTheWorldForAll) {
-  for (const char* layout : {"one host", "hosts"}) {
-    CASE(layout);
-    const std::vector<int> statuses = RunProcesses(4, "member", layout);
-    EXPECT_TRUE(WIFSIGNALED(statuses[1]));
-    EXPECT_EQ(WEXITSTATUS(statuses[0]), 0);
-    EXPECT_EQ(WEXITSTATUS(statuses[2]), 0);
-    EXPECT_EQ(WEXITSTATUS(statuses[3]), 0);
-  }
 }
 
 }  // namespace

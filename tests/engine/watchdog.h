@@ -23,6 +23,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 // Where the linker put this program.
 extern "C" const char __executable_start;
@@ -47,6 +48,8 @@ inline WatchdogState& Watchdog() {
 }
 
 inline void SetWatchdogDetail(const char* text) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
   std::snprintf(Watchdog().detail, sizeof(Watchdog().detail), "%s", text);
 }
 

@@ -41,13 +41,17 @@ Membership::~Membership() {
   failure_.OnChange(nullptr);
 }
 
-void Membership::Start(const std::shared_ptr<Membership>& membership,
-                       Control* control) {
+Status Membership::Start(const std::shared_ptr<Membership>& membership,
+                         Control* control) {
+  if (membership->failure_.event_fd() < 0) {
+    return ResourceExhausted("there is no descriptor left for an eventfd");
+  }
   membership->group_->Start(control);
   if (control != nullptr) {
     control->AddGroup(std::make_shared<ControlGroup>(
         membership->number_, membership->members_, membership));
   }
+  return Status::Ok();
 }
 
 void Membership::AddStats(tfr_stats* stats) const {

@@ -31,8 +31,8 @@ class Membership : public GroupEvents {
 
   // Makes the group known to the side channel (null in a world of one) and
   // starts its thread.
-  static void Start(const std::shared_ptr<Membership>& membership,
-                    Control* control);
+  static Status Start(const std::shared_ptr<Membership>& membership,
+                      Control* control);
 
   Group& group() { return *group_; }
   const GroupMembers& members() const { return members_; }

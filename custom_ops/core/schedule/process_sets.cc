@@ -232,16 +232,14 @@ Status ProcessSets::Form(DataPlane* plane, const GroupMembers& members,
     for (const int rank : members.ranks) {
       offers.push_back(words[static_cast<size_t>(rank)]);
     }
-    TFR_RETURN_IF_ERROR(subset.Meet(offers,
-                                    Deadline::After(options_.start_timeout_s),
+    TFR_RETURN_IF_ERROR(subset.Meet(offers, Deadline::After(MeetSeconds()),
                                     [this] { return failures_->aborted(); }));
     GroupOptions group = options_.group;
     group.number = number;
     *membership = std::make_shared<Membership>(
         members, std::move(subset.local), std::move(subset.data),
         options_.faults.Of(id), failures_, group);
-    Membership::Start(*membership, control_);
-    return Status::Ok();
+    return Membership::Start(*membership, control_);
   };
   return TellAll(plane, Guarded(meet), "", &words);
 }
