@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _plan, _sparse, collectives, objects, world
+from tfring import _plan, _slices, _sparse, collectives, objects, world
 from tfring._options import Options, key, label, owner, unwrapped
-from tfring.constants import Average
+from tfring.constants import Adasum
 from tfring.process_sets import ProcessSet, global_process_set
 
 # A tensor, slices, or None where there is no gradient.
@@ -61,6 +61,7 @@ class Reducer:
         self._set_id: int | None = None  # of the process set when the plans were made
         self._count = 0  # plans made in this world
         self._plans: dict[tuple[Any, ...], list[_Known]] = collections.defaultdict(list)
+        self._sums: dict[str, _sparse.SparseSum] = {}  # by name of the plan
 
     def plan_for(
         self,
@@ -129,6 +130,8 @@ class Reducer:
         if not options.takes_part():
             return result
         prescale, postscale = self._scaling()
+        # What it raises comes before anything is sent.
+        sum_sparse = self._sparse_sum(plan) if plan.sparse else None
         for bucket in plan.buckets:
             reduced = collectives.grouped_allreduce(
                 [result[i] for i in bucket.members],
@@ -141,21 +144,27 @@ class Reducer:
             )
             for i, tensor in zip(bucket.members, reduced, strict=True):
                 result[i] = tensor
-        for j, i in enumerate(plan.sparse):
-            result[i] = self._reduce_sparse(result[i], f"{plan.name}/sparse{j}")
+        if sum_sparse is not None:
+            total = sum_sparse([result[i] for i in plan.sparse])
+            for i, slices in zip(plan.sparse, total, strict=True):
+                result[i] = slices
         return result
 
-    def _reduce_sparse(self, slices: tf.IndexedSlices, name: str) -> tf.IndexedSlices:
-        options = self._options
-        prescale, postscale = self._scaling()
-        return _sparse.reduce_sparse(
-            slices,
-            name=name,
-            prescale=prescale,
-            postscale=postscale / options.size() if options.op == Average else postscale,
-            compression=options.compression,
-            process_set=options.process_set,
-        )
+    def _sparse_sum(self, plan: _plan.Plan) -> _sparse.SparseSum:
+        if self._options.op == Adasum:
+            raise NotImplementedError(
+                "`op=tfring.Adasum` needs dense gradients. Received a sparse one of "
+                f"`{plan.entries[plan.sparse[0]].label}`. Use sparse_as_dense=True."
+            )
+        if plan.name not in self._sums:
+            tables = [
+                _sparse.Table(entry.shape, tf.as_dtype(entry.dtype))
+                for entry in (plan.entries[i] for i in plan.sparse)
+            ]
+            self._sums[plan.name] = _sparse.SparseSum(
+                f"{plan.name}/sparse", tables, self._options, self._scaling()
+            )
+        return self._sums[plan.name]
 
     def _scaling(self) -> tuple[float, float]:
         """The factors before and after the collective.
@@ -194,6 +203,7 @@ class Reducer:
         self._generation, self._set_id = generation, members.process_set_id
         self._count = 0
         self._plans.clear()
+        self._sums.clear()
         self._name = f"{self._kind}{_number(self._kind, generation, members)}"
 
     def _forget_dead(self) -> None:
@@ -205,6 +215,8 @@ class Reducer:
             ]
             if not self._plans[signature]:
                 del self._plans[signature]
+        names = {plan.name for known in self._plans.values() for plan, _ in known}
+        self._sums = {name: total for name, total in self._sums.items() if name in names}
 
     def _make(self, entries: Sequence[_plan.Entry], remark: str) -> _plan.Plan:
         name = f"{self._name}/plan{self._count}" if self._count else self._name
@@ -257,7 +269,7 @@ def _zeros(entry: _plan.Entry, variable: Any) -> Gradient:
         return None
     shape, dtype = tf.TensorShape(variable.shape), tf.as_dtype(entry.dtype)
     if entry.kind is _plan.Kind.SPARSE:
-        return _sparse.empty_like(shape, dtype)
+        return _slices.empty_like(shape, dtype)
     if shape.is_fully_defined():
         return tf.zeros(shape, dtype)
     return tf.cast(tf.zeros_like(unwrapped(variable)), dtype)

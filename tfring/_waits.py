@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfring import _calls, _checks, world
+import tensorflow as tf
+
+from tfring import _calls, _checks, _ways, world
 from tfring._autograph import as_it_stands
 from tfring.process_sets import ProcessSet, global_process_set
 
@@ -66,7 +68,11 @@ def join() -> Any:
         >>> 0 <= int(hvd.join()) < hvd.size()
         True
     """
-    return _calls.join()
+    last = _calls.join()
+    with tf.control_dependencies([last]):
+        # A rank that had joined has missed what the others chose meanwhile.
+        _ways.start_over()
+    return last
 
 
 @as_it_stands

@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _calls, _checks
+from tfring import _calls, _checks, _slices
 from tfring import _gradients as _gradients
 from tfring._autograph import as_it_stands
 from tfring._gathers import (
@@ -96,8 +96,10 @@ def allreduce(
     Args:
         tensor: Tensor, variable or array of float16, bfloat16, float32, float64, int8, int16,
             int32, int64, uint8, uint16 or bool, of any shape, equal on all ranks. Or
-            `tf.IndexedSlices`, whose number of rows may differ: rows of all ranks are gathered,
-            not merged, and divided by the number of ranks for Average.
+            `tf.IndexedSlices`, whose number of rows may differ and may be 0. Rows of one index
+            are added up before they travel; then the rows of all ranks are gathered in the order
+            of ranks, so an index comes once from each rank that has it, and divided by the number
+            of ranks for Average.
         average: older spelling of `op`: True is Average, False is Sum.
         device_dense: accepted for Horovod's scripts; has no effect.
         device_sparse: accepted for Horovod's scripts; has no effect.
@@ -214,18 +216,19 @@ def grouped_allreduce(
 
 def _checked(tensor: Any, op: int, group: int) -> Any:
     if isinstance(tensor, tf.IndexedSlices):
-        return _checked_slices(tensor, op)
+        return _checked_slices(tensor, op, group)
     tensor = _checks.dense(tensor)
     _checks.reducible(tensor, op, group)
     return tensor
 
 
-def _checked_slices(slices: Any, op: int) -> Any:
+def _checked_slices(slices: Any, op: int, group: int) -> Any:
     if op not in (Average, Sum):
         raise NotImplementedError(
             "`op` must be Average or Sum for tf.IndexedSlices. "
             f"Received: op={NAMES[op]}. Convert with tf.convert_to_tensor first."
         )
+    _checks.reducible(slices.values, op, group)
     values, indices = _checks.rows(slices.values), _checks.rows(slices.indices)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
@@ -261,6 +264,7 @@ def _reduce_slices(
 ) -> list[Any]:
     if not slices:
         return []
+    slices = [_slices.merge_duplicates(s) for s in slices]
     scale = scales[0] * scales[1] / (_checks.size_of(group) if op == Average else 1)
     sent, contexts = zip(*(compression.compress(s.values) for s in slices), strict=True)
     indices = [s.indices for s in slices]

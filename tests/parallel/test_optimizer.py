@@ -187,10 +187,10 @@ def test_sparse(graph: bool, as_dense: bool) -> None:
 
 
 def test_sparse_merges_before_it_sends() -> None:
-    table = variable(np.zeros((4, 256)))
+    table = variable(np.zeros((400, 256)))
     rows = of_rank([0, 1, 1], [1, 3])
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    slices = tf.IndexedSlices(tf.ones((len(rows), 256)), tf.constant(rows), [4, 256])
+    slices = tf.IndexedSlices(tf.ones((len(rows), 256)), tf.constant(rows), [400, 256])
     optimizer.apply([slices], [table])
     before = hvd.stats().payload_bytes
     optimizer.apply([slices], [table])
