@@ -1,4 +1,4 @@
-"""Optimizers and tapes with local variables, for any number of ranks."""
+"""Optimizers and tapes with local variables or Adasum, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -84,3 +84,72 @@ def test_partial_tape(graph: bool) -> None:
     mine, mean = call(gradients, graph)
     assert float(mine[0, 0]) == pytest.approx((1.0 + hvd.rank()) / hvd.size())
     assert float(mean[0, 0]) == 1.0 + np.mean(range(hvd.size()))
+
+
+def adasum(vectors: list[np.ndarray]) -> np.ndarray:
+    """Maleki et al., arXiv:2006.02924: pairs, then pairs of pairs."""
+    if len(vectors) == 1:
+        return vectors[0]
+    half = len(vectors) // 2
+    a, b = adasum(vectors[:half]), adasum(vectors[half:])
+    return (1 - a @ b / (2 * a @ a)) * a + (1 - a @ b / (2 * b @ b)) * b
+
+
+IS_POWER_OF_TWO = hvd.size() & (hvd.size() - 1) == 0
+PAIRED = pytest.mark.skipif(not IS_POWER_OF_TWO, reason="needs a power of two of ranks")
+
+
+@PAIRED
+@MODES
+def test_adasum_optimizer(graph: bool) -> None:
+    gradients = np.random.default_rng(3).normal(size=(hvd.size(), 5, 7))
+    w = keras.Variable(np.zeros(7, "float32"))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), op=hvd.Adasum)
+    optimizer.build([w])
+    step = lambda gradient: optimizer.apply([gradient], [w])  # noqa: E731
+    step = tf.function(step) if graph else step
+    expected, velocity = np.zeros(7), np.zeros((hvd.size(), 7))
+    for i in range(5):
+        step(tf.constant(gradients[hvd.rank(), i], tf.float32))
+        velocity = 0.9 * velocity - 0.1 * gradients[:, i]
+        expected = expected + adasum(list(velocity))
+        np.testing.assert_allclose(w, expected, rtol=1e-4, atol=1e-6)
+    bits = w.numpy().tobytes()
+    assert hvd.allgather_object(bits) == [bits] * hvd.size()
+
+
+@PAIRED
+@MODES
+def test_adasum_tape(graph: bool) -> None:
+    gradients = np.random.default_rng(4).normal(size=(hvd.size(), 6))
+    w = tf.Variable(np.zeros(6))
+
+    def gradient() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w * gradients[hvd.rank()])
+        return hvd.DistributedGradientTape(tape, op=hvd.Adasum).gradient(loss, w)
+
+    np.testing.assert_allclose(call(gradient, graph), adasum(list(gradients)), rtol=1e-9)
+
+
+@PAIRED
+def test_adasum_in_fit_with_mixed_precision() -> None:
+    model = keras.Sequential([keras.layers.Dense(3, dtype="mixed_float16"), keras.layers.Dense(1)])
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=4.0)
+    model.compile(hvd.DistributedOptimizer(scaled, op=hvd.Adasum), "mse")
+    generator = np.random.default_rng(hvd.rank())
+    x = generator.normal(size=(32, 4)).astype("float32")
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    losses = model.fit(x, x[:, :1], 8, 6, callbacks=[first], verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    bits = [w.tobytes() for w in model.get_weights()]
+    assert hvd.allgather_object((bits, int(scaled.iterations))) == [(bits, 24)] * hvd.size()
+
+
+@pytest.mark.skipif(IS_POWER_OF_TWO, reason="needs another number of ranks")
+def test_adasum_of_another_number_of_ranks() -> None:
+    with pytest.raises(ValueError, match=f"power of two.*{hvd.size()} ranks"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Adasum)
+    with pytest.raises(ValueError, match=f"power of two.*{hvd.size()} ranks"):
+        hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Adasum)
+    assert float(hvd.allreduce(1.0, op=hvd.Sum)) == hvd.size()
