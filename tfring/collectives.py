@@ -228,8 +228,8 @@ def _checked_slices(slices: Any, op: int, group: int) -> Any:
             "`op` must be Average or Sum for tf.IndexedSlices. "
             f"Received: op={NAMES[op]}. Convert with tf.convert_to_tensor first."
         )
-    _checks.reducible(slices.values, op, group)
     values, indices = _checks.rows(slices.values), _checks.rows(slices.indices)
+    _checks.reducible(values, op, group)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
