@@ -152,14 +152,15 @@ def test_group_of_mixed_dtypes_keeps_order(rank: int, size: int) -> None:
 def test_slices_are_gathered(rank: int, size: int) -> None:
     slices = tf.IndexedSlices(
         tf.fill([rank + 1, 2], float(size * (rank + 1))),
-        tf.fill([rank + 1], rank),
+        tf.range(rank + 1),
         dense_shape=tf.constant([size, 2]),
     )
     dense, result = hvd.grouped_allreduce([tf.constant(float(size)), slices])
     assert float(dense) == size
-    expected = np.concatenate([np.full(r + 1, r) for r in range(size)])
-    np.testing.assert_array_equal(result.indices, expected)
-    np.testing.assert_array_equal(result.values[:, 0], expected + 1)
+    indices = np.concatenate([np.arange(r + 1) for r in range(size)])
+    values = np.concatenate([np.full(r + 1, r + 1) for r in range(size)])
+    np.testing.assert_array_equal(result.indices, indices)
+    np.testing.assert_array_equal(result.values[:, 0], values)
     np.testing.assert_array_equal(result.dense_shape, [size, 2])
 
 
