@@ -46,11 +46,12 @@ def barrier(name: str | None = None, process_set: ProcessSet = global_process_se
 def join() -> Any:
     """Tells that this rank has no more data, and waits until every rank has called it.
 
-    Until then allreduce of other ranks goes on without this one: it counts as zeros for Sum, and
-    **Average divides by the number of ranks that are still active**, so it stays the average over
-    the data there is. (Horovod divides by the number of all ranks.) All other collectives fail
-    with `tf.errors.FailedPreconditionError` on the active ranks. When all have joined, collectives
-    work again as before.
+    Until then allreduce of other ranks goes on without this one: Sum, Min, Max and Product are over
+    the ranks that are still active, Adasum takes this rank's part as zeros, and **Average divides
+    by the number of ranks that are still active**, so it stays the average over the data there is.
+    (Horovod divides by the number of all ranks.) All other collectives, allreduce of
+    `tf.IndexedSlices` that are gathered included, fail with `tf.errors.FailedPreconditionError` on
+    the active ranks. When all have joined, collectives work again as before.
 
     It is for all ranks of the job, not for process sets. Inside a `tf.function` it runs after all
     collectives created before it, and before all created after it.

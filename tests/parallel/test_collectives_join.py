@@ -82,3 +82,29 @@ def test_training_until_all_data_is_used(rank: int) -> None:
     assert last == 0
     # Who joined earlier takes over what the last one has.
     assert float(hvd.broadcast(w, last)) == -8.0
+
+
+@pytest.mark.many_ranks
+def test_other_operations_are_over_the_active(rank: int, size: int) -> None:
+    if rank != 0:
+        for op, expected in (
+            (hvd.Min, [1.0, -(size - 1.0)]),
+            (hvd.Max, [size - 1.0, -1.0]),
+            (hvd.Product, [np.prod(np.arange(1.0, size)), np.prod(-np.arange(1.0, size))]),
+        ):
+            result = hvd.allreduce(tf.constant([float(rank), -float(rank)]), op=op)
+            np.testing.assert_array_equal(result, expected)
+    hvd.join()
+
+
+@pytest.mark.many_ranks
+def test_wrong_arguments_while_a_rank_has_joined(rank: int, size: int) -> None:
+    if rank == 1:
+        with pytest.raises(TypeError):
+            hvd.allreduce("text")
+    elif rank != 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="rank 1"):
+            hvd.allreduce(1.0)
+    if rank != 0:
+        assert float(hvd.allreduce(1.0, op=hvd.Sum)) == size - 1
+    hvd.join()
