@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
-from tfring import _loss_scale
+from tfring import _keras, _legacy_keras, _loss_scale
 
 
 def check_rate(initial_lr: Any) -> float:
@@ -32,7 +30,8 @@ def steps_per_epoch(given: int | None, params: dict[str, Any] | None) -> int:
 
 def get_rate(optimizer: Any) -> float:
     """Returns the learning rate now."""
-    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    rate = optimizer.learning_rate
+    return _keras.number(rate(optimizer.iterations) if callable(rate) else rate)
 
 
 def set_rate(optimizer: Any, rate: float, momentum_correction: bool) -> None:
@@ -41,19 +40,20 @@ def set_rate(optimizer: Any, rate: float, momentum_correction: bool) -> None:
     Raises:
         ValueError: When the optimizer was made with a schedule.
     """
-    inner = _loss_scale.innermost(optimizer)
-    if not isinstance(inner._learning_rate, keras.Variable):
+    is_legacy = _keras.is_legacy(optimizer)
+    inner = (_legacy_keras if is_legacy else _loss_scale).innermost(optimizer)
+    if _legacy_keras.has_schedule(inner) if is_legacy else callable(inner._learning_rate):
         raise ValueError(
             "The optimizer was made with a learning rate schedule, which this callback cannot "
             "change. Make it with a number, or leave the callback out. "
-            f"Received: learning_rate={inner._learning_rate!r}"
+            f"Received: learning_rate={getattr(inner, '_learning_rate', inner.learning_rate)!r}"
         )
     old = get_rate(inner)
     if rate == old:
         return
     inner.learning_rate = rate
     if momentum_correction and old > 0:
-        for velocity in _velocities(inner):
+        for velocity in _legacy_keras.velocities(inner) if is_legacy else _velocities(inner):
             velocity.assign(velocity * (rate / old))
 
 
@@ -61,9 +61,10 @@ def _velocities(optimizer: Any) -> list[Any]:
     # SGD and RMSprop keep v = momentum * v - rate * step. Scaling v once equals using
     # momentum * rate / old for one step (Goyal et al., arXiv:1706.02677, section 2.1), and
     # works although Keras fixes `momentum` when it traces the training step.
-    if isinstance(optimizer, keras.optimizers.SGD):
+    optimizers = _keras.of(optimizer).optimizers
+    if isinstance(optimizer, optimizers.SGD):
         slots = getattr(optimizer, "momentums", [])
-    elif isinstance(optimizer, keras.optimizers.RMSprop):
+    elif isinstance(optimizer, optimizers.RMSprop):
         slots = getattr(optimizer, "_momentums", [])
     else:
         slots = []

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from tfring import _plan, _reducer, objects, optimizer, world
+from tfring import _keras, _legacy_keras, _plan, _reducer, objects, optimizer, world
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+class BroadcastGlobalVariablesCallback(_keras.Callback):
     """Copies one rank's weights and optimizer state to all ranks before the first update.
 
     Use it on every rank whenever ranks may start differently: random initial weights,
@@ -106,9 +105,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def _broadcast(self) -> None:
         model = self.model
         # A step of its own may give the optimizer some of the variables only.
-        is_stock = type(model).train_step is keras.Model.train_step
-        if model.optimizer is not None and not model.optimizer.built and is_stock:
-            model.optimizer.build(model.trainable_variables)
+        is_stock = type(model).train_step is _keras.of(model).Model.train_step
+        if model.optimizer is not None and is_stock:
+            _build_optimizer(model)
         if world.size() == 1:
             return
         variables = list(model.weights)
@@ -123,6 +122,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         objects.broadcast_variables(variables, self._root_rank)
 
 
+def _build_optimizer(model: Any) -> None:
+    if _keras.is_legacy(model.optimizer):
+        _legacy_keras.build(model.optimizer, model.trainable_variables)
+    elif not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
 def _build(model: Any, iterator: Any) -> None:
     """Makes the variables that Keras would make in the first step, without a step."""
     batch = tf.nest.map_structure(
@@ -130,8 +136,11 @@ def _build(model: Any, iterator: Any) -> None:
     )
     optimizer = model.optimizer
     try:
-        model.optimizer = None  # built by the caller, where it should be
-        model._symbolic_build(data_batch=batch)
+        if _keras.is_legacy(model):
+            _legacy_keras.build_model(model, batch)
+        else:
+            model.optimizer = None  # built by the caller, where it should be
+            model._symbolic_build(data_batch=batch)
     except Exception as error:
         # A model that is not made to be called, say a GAN, may have all it needs.
         if model.layers and all(layer.built for layer in model.layers):

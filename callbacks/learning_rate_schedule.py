@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
+from tfring import _keras
 from tfring.callbacks import _learning_rate
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):
+class LearningRateScheduleCallback(_keras.Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)` in a range of epochs.
 
     A number as `multiplier` means exponential decay: `multiplier ** (epoch - start_epoch)`.

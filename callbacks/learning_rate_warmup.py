@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
-from tfring import world
+from tfring import _keras, world
 from tfring.callbacks import _learning_rate
 
 
-class LearningRateWarmupCallback(keras.callbacks.Callback):
+class LearningRateWarmupCallback(_keras.Callback):
     """Raises the learning rate from `initial_lr / size()` to `initial_lr`, batch by batch.
 
     Large batches, which several ranks make together, train badly at their full rate in the

@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 
-from tfring import objects, world
+from tfring import _keras, objects, world
 
 _Weights = dict[str, float]
 
 
-class MetricAverageCallback(keras.callbacks.Callback):
+class MetricAverageCallback(_keras.Callback):
     """Replaces each epoch's metrics by those over the samples of all ranks.
 
     Each rank's value counts by the samples (or sample weights) that it was made of, as
@@ -96,10 +95,15 @@ def _weight(name: str, train: _Weights, validation: _Weights) -> float:
 def _weights(model: Any) -> _Weights:
     """The sum of sample weights behind each mean metric, by name."""
     return {
-        metric.name: float(keras.ops.convert_to_numpy(metric.count))
-        for metric in _leaves(model.metrics)
-        if isinstance(metric, keras.metrics.Mean)
+        metric.name: _keras.number(metric.count)
+        for metric in _metrics(model)
+        if isinstance(metric, _keras.of(model).metrics.Mean)
     }
+
+
+def _metrics(model: Any) -> list[Any]:
+    # In Keras 2 they are in one list, and each is a layer with `metrics` of its own.
+    return list(model.metrics if _keras.is_legacy(model) else _leaves(model.metrics))
 
 
 def _leaves(metrics: list[Any]) -> Iterator[Any]:

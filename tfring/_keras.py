@@ -6,12 +6,17 @@ the same kind, or `fit` of the one would get callbacks of the other.
 
 from __future__ import annotations
 
+import importlib
 import os
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 # As TensorFlow reads it.
-IS_LEGACY = os.environ.get("TF_USE_LEGACY_KERAS") in ("true", "True", "1")
+_VARIABLE = "TF_USE_LEGACY_KERAS"
+IS_LEGACY = os.environ.get(_VARIABLE) in ("true", "True", "1")
 
 
 def module() -> ModuleType:
@@ -32,6 +37,34 @@ def module() -> ModuleType:
             "install tf_keras`, in the version of TensorFlow, or unset the variable."
         ) from error
     return tf_keras
+
+
+def is_legacy(thing: Any) -> bool:
+    """Whether an object, say an optimizer or a model, is of Keras 2."""
+    return any(base.__module__.startswith("tf_keras.") for base in type(thing).__mro__)
+
+
+def of(thing: Any) -> ModuleType:
+    """Returns the Keras that an object is of, whatever is in use otherwise."""
+    return importlib.import_module("tf_keras" if is_legacy(thing) else "keras")
+
+
+def number(value: Any) -> float:
+    """Returns the value of a scalar variable or tensor of any Keras."""
+    return float(np.asarray(tf.convert_to_tensor(value)))
+
+
+def require_3(name: str) -> None:
+    """Raises NotImplementedError where Keras 2 is in use.
+
+    Args:
+        name: what there is for Keras 3 only.
+    """
+    if IS_LEGACY:
+        raise NotImplementedError(
+            f"`{name}` is for Keras 3 only. Received: TF_USE_LEGACY_KERAS="
+            f"{os.environ.get(_VARIABLE)!r}. Unset it, or leave `{name}` out."
+        )
 
 
 Callback: Any = module().callbacks.Callback

@@ -18,17 +18,13 @@ import tensorflow as tf
 from tfring import _adasum, _local, _loss_scale, _plan, _reducer
 from tfring._aggregation import LocalAggregation
 from tfring._autograph import as_it_stands
+from tfring._keras import is_legacy
 from tfring._options import Options
 from tfring._order import Order
 from tfring._step import ATTRIBUTE
 from tfring.constants import Adasum
 
 _INSTALLED = "_tfring_installed"
-
-
-def is_legacy(optimizer: Any) -> bool:
-    """Whether `optimizer` is one of Keras 2."""
-    return any(base.__module__.startswith("tf_keras.") for base in type(optimizer).__mro__)
 
 
 def distribute(
@@ -85,6 +81,12 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
     step = step_of(optimizer)
     if step is not None:
         step.know(variables)
+
+
+def build_model(model: Any, batch: Any) -> None:
+    """Makes the variables of a model from the shapes of a batch, without computing anything."""
+    inputs = batch[0] if isinstance(batch, tuple) else batch
+    tf.function(lambda x: model(x, training=True)).get_concrete_function(inputs)
 
 
 def state_variables(optimizer: Any) -> list[Any]:

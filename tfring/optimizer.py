@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from tfring import _adasum, _legacy_keras, _loss_scale, _v1
+from tfring import _adasum, _keras, _legacy_keras, _loss_scale, _v1
 from tfring._aggregation import LocalAggregation
 from tfring._options import Options
 from tfring._step import ATTRIBUTE, Step
@@ -160,7 +160,7 @@ def distribute(
     kind: dict[str, Any] = {"passes": passes, "average_passes": average_passes}
     if _v1.is_v1_optimizer(optimizer):
         return _v1.distribute(optimizer, name, options, use_locking=use_locking, **kind)
-    if _legacy_keras.is_legacy(optimizer):
+    if _keras.is_legacy(optimizer):
         return _legacy_keras.distribute(optimizer, name, options, **kind)
     _check_optimizer(optimizer)
     if options.op == Adasum:
@@ -183,7 +183,7 @@ def state_variables(optimizer: Any) -> list[Any]:
     the accumulators; a built optimizer gets them here if it does not have them yet.
     What belongs to a local variable is left out.
     """
-    if _legacy_keras.is_legacy(optimizer):
+    if _keras.is_legacy(optimizer):
         return _legacy_keras.state_variables(optimizer)
     step: Step | None = _step_of(optimizer)
     if step is None:
@@ -233,7 +233,7 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _step_of(optimizer: Any) -> Any:
-    if _legacy_keras.is_legacy(optimizer):
+    if _keras.is_legacy(optimizer):
         return _legacy_keras.step_of(optimizer)
     step = vars(optimizer).get(ATTRIBUTE)
     if step is None and _loss_scale.is_loss_scale(optimizer):

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfring import _calls, _checks, process_sets, world
+from tfring import _calls, _checks, _keras, process_sets, world
 from tfring.constants import Sum
 from tfring.process_sets import ProcessSet, global_process_set
 
@@ -69,6 +69,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         process_set: ProcessSet = global_process_set,
         **kwargs: Any,
     ) -> None:
+        _keras.require_3("SyncBatchNormalization")
         if fused is not False:
             raise ValueError(
                 "`fused` must be False: statistics over ranks need their own kernels. Give other "
