@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import keras
-
-from tfring import world
+from tfring import _keras, world
 
 
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+class BestModelCheckpoint(_keras.ModelCheckpoint):
     """Saves the model on rank 0 whenever the monitored metric is better than before.
 
     Give it to `fit` on every rank: only rank 0 writes, the others pass. Set the attribute
@@ -68,7 +66,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
             )
         self.filepath = os.fspath(self.filepath)
         # The endings that this version of Keras allows.
-        keras.callbacks.ModelCheckpoint(self.filepath, save_weights_only=self.save_weights_only)
+        _keras.ModelCheckpoint(self.filepath, save_weights_only=self.save_weights_only)
         super().on_train_begin(logs)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:

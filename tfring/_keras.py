@@ -49,6 +49,13 @@ def of(thing: Any) -> ModuleType:
     return importlib.import_module("tf_keras" if is_legacy(thing) else "keras")
 
 
+def optimizer_classes() -> tuple[type, ...]:
+    """Returns the base classes of optimizers of the Keras in use."""
+    optimizers = module().optimizers
+    legacy = (optimizers.legacy.Optimizer,) if IS_LEGACY else ()
+    return (optimizers.Optimizer, *legacy)
+
+
 def number(value: Any) -> float:
     """Returns the value of a scalar variable or tensor of any Keras."""
     return float(np.asarray(tf.convert_to_tensor(value)))
@@ -67,4 +74,6 @@ def require_3(name: str) -> None:
         )
 
 
+# Bases of tfring's callbacks.
 Callback: Any = module().callbacks.Callback
+ModelCheckpoint: Any = module().callbacks.ModelCheckpoint

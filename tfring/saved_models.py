@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from tfring import _keras
 from tfring.compression import Compression, Compressor, checked
 from tfring.keras_optimizer import DistributedOptimizer
 
@@ -32,7 +33,8 @@ def load_model(
     a distributed model is the same as that of any other, so it also loads without tfring. From
     HDF5 files the optimizer's slots and short names of losses ("mse") are restored too, which
     Keras 3 alone leaves out or refuses. Gradients that were added up but not yet applied
-    (`backward_passes_per_step`) are not saved.
+    (`backward_passes_per_step`) are not saved. Keras 2 saves the state of its legacy optimizers in
+    HDF5 files only.
 
     Files are only read: all ranks may load the same one, and no rank waits for another. Where
     only one rank can read it, load there, build the same model elsewhere, and let
@@ -43,7 +45,8 @@ def load_model(
         custom_optimizers: optimizer classes of your own that the file may name.
         custom_objects: other names in the file, and their classes or functions.
         compression: how gradients travel, see `DistributedOptimizer`.
-        legacy_opts: False; Keras 3 has no legacy optimizers.
+        legacy_opts: no effect with Keras 2, which finds them by itself; must be False with Keras 3,
+            which has none.
         safe_mode: refuse files that hold Python code, as `keras.models.load_model` does.
         **optimizer_options: other arguments of `DistributedOptimizer`, such as `op`,
             `backward_passes_per_step`, `process_set`.
@@ -71,17 +74,18 @@ def load_model(
     'Adam'
     """
     checked(compression)
-    if legacy_opts:
+    if legacy_opts and not _keras.IS_LEGACY:
         raise ValueError(
             "`legacy_opts` must be False: Keras 3 has no legacy optimizers. Leave it out, and save "
             "the model once more where the file names one. Received: legacy_opts=True"
         )
     filepath = os.fspath(filepath)
     objects = {**_by_name(custom_optimizers), **(custom_objects or {})}
-    is_hdf5 = filepath.endswith((".h5", ".hdf5"))
+    is_hdf5 = filepath.endswith((".h5", ".hdf5")) and not _keras.IS_LEGACY
     if is_hdf5:
         objects = {**_short_names(filepath), **objects}
-    model = keras.models.load_model(filepath, custom_objects=objects, safe_mode=safe_mode)
+    models = _keras.module().models
+    model = models.load_model(filepath, custom_objects=objects, safe_mode=safe_mode)
     if getattr(model, "optimizer", None) is None:
         return model
     if is_hdf5:
@@ -94,7 +98,7 @@ def load_model(
 def _by_name(custom_optimizers: Iterable[type] | None) -> dict[str, type]:
     classes = list(custom_optimizers or ())
     for cls in classes:
-        if not (isinstance(cls, type) and issubclass(cls, keras.optimizers.Optimizer)):
+        if not (isinstance(cls, type) and issubclass(cls, _keras.optimizer_classes())):
             raise TypeError(
                 "`custom_optimizers` must hold subclasses of keras.optimizers.Optimizer. "
                 f"Received: {cls!r} in custom_optimizers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -312,3 +313,44 @@ def test_distributed_twice(sgd: Any) -> None:
 def test_what_is_for_keras_3_says_so() -> None:
     with pytest.raises(NotImplementedError, match="for Keras 3 only"):
         hvd.SyncBatchNormalization()
+
+
+# Keras 2 does not save the state of its legacy optimizers in its own format.
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [*((name, "h5") for name in OPTIMIZERS), ("sgd", "keras"), ("adam", "keras")],
+)
+def test_load_model_goes_on_with_the_state(
+    rank: int, size: int, name: str, ending: str, tmp_path: Path
+) -> None:
+    x, y = regression()
+    rows = my_rows(rank, size)
+    trained = model()
+    trained.compile(hvd.DistributedOptimizer(OPTIMIZERS[name]()), "mse")
+    trained.fit(x[rows], y[rows], batch_size=BATCH, shuffle=False, verbose=0)
+    path = str(tmp_path / f"model.{ending}")
+    trained.save(path)
+    again = hvd.load_model(path)
+    assert int(again.optimizer.iterations) == int(trained.optimizer.iterations)
+    for each in (trained, again):
+        each.fit(x[rows], y[rows], batch_size=BATCH, shuffle=False, verbose=0)
+    for a, b in zip(again.get_weights(), trained.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    require_alike(again.get_weights())
+
+
+def test_best_model_checkpoint(rank: int, size: int, tmp_path: Path) -> None:
+    x, y = regression()
+    rows = my_rows(rank, size)
+    trained = model()
+    trained.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+    best.filepath = str(tmp_path / "best.keras")
+    trained.fit(
+        x[rows],
+        y[rows],
+        batch_size=BATCH,
+        callbacks=[hvd.callbacks.MetricAverageCallback(), best],
+        verbose=0,
+    )
+    assert (tmp_path / "best.keras").exists() == (rank == 0)
