@@ -199,8 +199,13 @@ inline bool CheckContains(const std::string& text, const std::string& part,
 
 // Of a test, or of each of its parts that call RestartWatchdog(), and of a
 // child process of a test.
-constexpr unsigned kTestSeconds = 120;
-constexpr unsigned kChildSeconds = 60;
+#if defined(__SANITIZE_THREAD__)
+constexpr unsigned kPatience = 2;  // everything takes longer
+#else
+constexpr unsigned kPatience = 1;
+#endif
+constexpr unsigned kTestSeconds = 120 * kPatience;
+constexpr unsigned kChildSeconds = 60 * kPatience;
 
 inline void RestartWatchdog() { StartWatchdog(kTestSeconds); }
 

@@ -10,6 +10,7 @@
 #include <execinfo.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -166,10 +167,14 @@ inline void SayOwnStack(const Symbols& symbols) {
 // Where `pid`, which runs this program, has its first byte.
 inline uint64_t StartOf(pid_t pid) {
   char path[64];
-  char line[64];
-  std::snprintf(path, sizeof(path), "/proc/%d/maps", pid);
-  ReadLine(path, line, sizeof(line));
-  return std::strtoull(line, nullptr, 16);
+  std::snprintf(path, sizeof(path), "/proc/%d/auxv", pid);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  Elf64_auxv_t entry = {};
+  while (read(fd, &entry, sizeof(entry)) == sizeof(entry) &&
+         entry.a_type != AT_PHDR) {
+  }
+  close(fd);
+  return entry.a_un.a_val - (getauxval(AT_PHDR) - Start());
 }
 
 // A blocked thread's stack holds its return addresses, and left-overs: good
@@ -179,15 +184,20 @@ inline void SayStackOf(const Symbols& symbols, pid_t pid, uint64_t stack) {
   std::snprintf(path, sizeof(path), "/proc/%d/mem", pid);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;
-  uint64_t words[512];
-  const ssize_t got =
-      pread(fd, words, sizeof(words), static_cast<off_t>(stack));
-  close(fd);
   const uint64_t start = StartOf(pid);
   const uint64_t size = static_cast<uint64_t>(&etext - &__executable_start);
-  for (ssize_t i = 0; i < got / static_cast<ssize_t>(sizeof(uint64_t)); ++i) {
-    if (words[i] - start < size) SayAddress(symbols, words[i] - start);
+  constexpr uint64_t kStackBytes = 32768;  // sanitizers have large frames
+  uint64_t words[512];
+  for (uint64_t at = 0; at < kStackBytes; at += sizeof(words)) {
+    const ssize_t got =
+        pread(fd, words, sizeof(words), static_cast<off_t>(stack + at));
+    const ssize_t count = got / static_cast<ssize_t>(sizeof(uint64_t));
+    for (ssize_t i = 0; i < count; ++i) {
+      if (words[i] - start < size) SayAddress(symbols, words[i] - start);
+    }
+    if (got < static_cast<ssize_t>(sizeof(words))) break;
   }
+  close(fd);
 }
 
 inline void SayThread(const Symbols& symbols, pid_t pid, const char* thread) {

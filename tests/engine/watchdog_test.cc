@@ -2,6 +2,7 @@
 #include "watchdog.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,9 +19,9 @@
 namespace tfring_test {
 namespace {
 
-// Not inlined, and unlike each other, so that a backtrace shows them.
-__attribute__((noinline)) void HangsInTheMainThread(std::mutex* mutex) {
-  const std::lock_guard<std::mutex> lock(*mutex);
+// Not inlined, so that a backtrace shows them.
+__attribute__((noinline)) void HangsInTheMainThread() {
+  poll(nullptr, 0, -1);
   std::abort();
 }
 
@@ -63,7 +64,7 @@ void Hang() {
   mutex.lock();
   std::thread engine = tfring::StartThread(
       "hung-thread", [&mutex] { HangsInAnEngineThread(&mutex); });
-  HangsInTheMainThread(&mutex);
+  HangsInTheMainThread();
   engine.join();
 }
 
