@@ -159,7 +159,7 @@ class Step:
 
     def _update(self, call: _Call, gradients: list[Any]) -> None:
         with self._activated():
-            if self._options.op == Adasum:
+            if self._options.op == Adasum and self._options.takes_part():
                 gradients = self._with_own_scaled(call, gradients)
                 gradients = self._agreed_if_finite(call, gradients, range(len(gradients)))
                 _adasum.apply(

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _local, keras_optimizer
+from tfring import _local, _v1, keras_optimizer
 from tfring import optimizer as _optimizer
 from tfring.compression import Compression, Compressor
 from tfring.constants import Average
@@ -63,8 +63,8 @@ def PartialDistributedOptimizer(
 
     Raises:
         ValueError: When `local_layers` is something else, and as `DistributedOptimizer`.
-        TypeError: As `DistributedOptimizer`; and updates raise what its updates do when
-            ranks differ or a peer is lost.
+        TypeError: When `optimizer` is none of Keras, and as `DistributedOptimizer`; updates
+            raise what its updates do when ranks differ or a peer is lost.
 
     Example:
 
@@ -74,6 +74,12 @@ def PartialDistributedOptimizer(
     >>> optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=own)
     """
     layers = _local.checked_layers(local_layers)
+    if _v1.is_v1_optimizer(optimizer):
+        raise TypeError(
+            "`optimizer` must be a Keras optimizer. "
+            f"Received: optimizer={optimizer!r}. For one of tf.compat.v1.train, use "
+            "tfring.DistributedOptimizer and its register_local_var."
+        )
     result = keras_optimizer.DistributedOptimizer(
         optimizer,
         name=name,

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfring import _local, _reducer
 from tfring._autograph import as_it_stands
-from tfring._options import Options
+from tfring._options import Options, unwrapped
 from tfring.compression import Compression, Compressor
 from tfring.constants import Average
 from tfring.process_sets import ProcessSet, global_process_set
@@ -114,6 +114,14 @@ class DistributedGradientTape:
         if name == "_gradtape":  # not set yet: do not recurse
             raise AttributeError(name)
         return getattr(self._gradtape, name)
+
+    def watch(self, tensor: Any) -> None:
+        """As `tf.GradientTape.watch`; takes variables of Keras too.
+
+        Args:
+            tensor: A tensor or variable, or a nested structure of them.
+        """
+        self._gradtape.watch(tf.nest.map_structure(unwrapped, tensor))
 
     def register_local_source(self, source: Any) -> None:
         """Lets each rank keep its own gradient of `source`; see `scale_local_gradients`.

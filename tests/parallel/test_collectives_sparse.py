@@ -100,3 +100,19 @@ def test_mixed_groups() -> None:
                 assert float(tf.convert_to_tensor(result)[0, 0]) == pytest.approx(2 * mean)
             else:
                 assert result.numpy() == pytest.approx(np.full(3, mean))
+
+
+def test_join_lets_all_ranks_choose_alike_again() -> None:
+    """A rank that joins early misses a sum after which the others go another way."""
+    total = SparseSum("join", [Table((4, 1), tf.float32)], Options(op=hvd.Sum), (1.0, 1.0))
+
+    def rows(count: int) -> tf.IndexedSlices:
+        return tf.IndexedSlices(tf.ones((count, 1)), tf.range(count), tf.constant([4, 1]))
+
+    for _ in range(2):
+        total([rows(4)])  # the second is dense
+    if hvd.rank() > 0:
+        total([rows(0)])  # whoever was there would gather next
+    hvd.join()
+    for _ in range(3):
+        assert float(total([rows(4)])[0].values[0, 0]) == hvd.size()

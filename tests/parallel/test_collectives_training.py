@@ -153,3 +153,19 @@ def test_adasum_of_another_number_of_ranks() -> None:
     with pytest.raises(ValueError, match=f"power of two.*{hvd.size()} ranks"):
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Adasum)
     assert float(hvd.allreduce(1.0, op=hvd.Sum)) == hvd.size()
+
+
+@MODES
+def test_averages_are_those_of_the_ranks_that_have_not_joined(graph: bool) -> None:
+    """Rank 0 has 5 batches with gradient 1, the others 3 with gradient 3."""
+    mine, steps = (1.0, 5) if hvd.rank() == 0 else (3.0, 3)
+    w = keras.Variable(0.0)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), gradient_predivide_factor=2.0)
+    optimizer.build([w])
+    step = lambda: optimizer.apply([tf.constant(mine)], [w])  # noqa: E731
+    step = tf.function(step) if graph else step
+    for _ in range(steps):
+        step()
+    hvd.join()
+    mean = (1.0 + 3.0 * (hvd.size() - 1)) / hvd.size()
+    assert float(w.numpy()) == pytest.approx(-3 * mean - (2 * 1.0 if hvd.rank() == 0 else 0.0))

@@ -198,6 +198,15 @@ def test_in_a_process_set(ranks: Any) -> None:
     assert sim.run(body) == [-3.0, -1.0, -3.0]
 
 
+def test_one_rank_alone_makes_its_stock_step(ranks: Any) -> None:
+    """Bit for bit: weights are not their start plus a difference then."""
+    w, alone = (keras.Variable(np.float32(0.1)) for _ in range(2))
+    keras.optimizers.Adam(0.3).apply([tf.constant(0.7)], [w])
+    ranks(1)
+    DistributedOptimizer(keras.optimizers.Adam(0.3), op=Adasum).apply([tf.constant(0.7)], [alone])
+    assert w.numpy().tobytes() == alone.numpy().tobytes()
+
+
 def test_moving_averages_of_weights_are_refused(ranks: Any) -> None:
     ranks(2)
     with pytest.raises(ValueError, match="use_ema"):

@@ -266,6 +266,12 @@ def test_wrong_layers(ranks: Any, wrong: Any) -> None:
         PartialDistributedGradientTape(tf.GradientTape(), local_layers=wrong)
 
 
+def test_partial_is_for_keras(ranks: Any) -> None:
+    ranks(1)
+    with pytest.raises(TypeError, match="must be a Keras optimizer.*register_local_var"):
+        PartialDistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0))
+
+
 @pytest.mark.parametrize("nothing", [None, [], ()])
 def test_no_layers(ranks: Any, nothing: Any) -> None:
     ranks(1)

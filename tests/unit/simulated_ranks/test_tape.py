@@ -121,6 +121,35 @@ def test_delegates_to_the_tape(ranks: Any) -> None:
     np.testing.assert_array_equal(tape.jacobian(y, x), np.diag([2.0, 4.0]))
 
 
+def test_the_rest_of_a_tape(ranks: Any) -> None:
+    ranks(1)
+    frozen, x = keras.Variable(3.0, trainable=False), tf.constant(2.0)
+    with DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+        tape.watch([frozen, {"x": x}])
+        y = frozen * x
+        with tape.stop_recording():
+            unseen = frozen * x
+    assert tape.watched_variables() == (frozen.value,)
+    assert [float(g) for g in tape.gradient(y, [frozen, x])] == [2.0, 3.0]
+    assert tape.gradient(unseen, x) is None
+    with tape:
+        tape.reset()
+        z = frozen * 2.0
+    assert (tape.gradient(y, frozen), tape.gradient(z, x)) == (None, None)
+
+
+def test_the_fourth_argument_may_be_horovods(ranks: Any) -> None:
+    """`use_generic_names` there, which names by position always have here."""
+    ranks(1)
+    w, other = tf.Variable(2.0), tf.Variable(1.0)
+    with DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+        y = w * w
+    assert float(tape.gradient(y, [w], None, True)[0]) == 4.0
+    assert float(tape.gradient(y, w, use_generic_names=True)) == 4.0
+    zero = tape.gradient(y, other, None, tf.UnconnectedGradients.ZERO)
+    assert float(zero) == 0.0
+
+
 def test_not_a_tape(ranks: Any) -> None:
     ranks(1)
     with pytest.raises(TypeError, match="`gradtape` must be"):
