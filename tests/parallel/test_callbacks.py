@@ -117,6 +117,37 @@ def test_metrics_are_weighted_by_samples(eagerly: bool) -> None:
     assert same_everywhere([history[name] for name in sorted(history)])
 
 
+@EAGERLY
+def test_metrics_that_are_no_means(eagerly: bool) -> None:
+    """4 samples, 3 of them on rank 0 and 1 on rank 1: the values of one process."""
+    scores = np.array([[0.9], [0.2], [0.6], [0.7]], "float32")
+    labels = np.array([[1.0], [0.0], [0.0], [1.0]], "float32")
+    rows = slice(0, 3) if hvd.rank() == 0 else slice(2 + hvd.rank(), 3 + hvd.rank())
+    scores, labels = (np.concatenate([a] + [a[:1]] * hvd.size()) for a in (scores, labels))
+    whole = slice(0, 2 + hvd.size())
+
+    def fit(rows: slice, optimizer: Any, callbacks: Any) -> dict[str, Any]:
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((1,)), layer])
+        kinds = (keras.metrics.AUC, keras.metrics.Precision, keras.metrics.Recall)
+        metrics = [kind(name=kind.__name__) for kind in kinds]
+        model.compile(optimizer, "mse", metrics=metrics, run_eagerly=eagerly)
+        x, y = scores[rows], labels[rows]
+        validation = (x, y)
+        fitted = model.fit(
+            x, y, batch_size=4, validation_data=validation, callbacks=callbacks, verbose=0
+        )
+        return {name: values[0] for name, values in fitted.history.items()}
+
+    expected = fit(whole, keras.optimizers.SGD(0.0), [])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    actual = fit(rows, optimizer, [hvd.callbacks.MetricAverageCallback()])
+    assert actual == pytest.approx(expected, rel=1e-6)
+    assert same_everywhere([actual[name] for name in sorted(actual)])
+    if hvd.size() == 2:
+        assert actual["val_Precision"] == pytest.approx(2 / 3)
+
+
 def test_a_metric_that_one_rank_lacks() -> None:
     class Extra(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

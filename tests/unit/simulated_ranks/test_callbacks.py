@@ -286,6 +286,9 @@ class _Fake:
         loss.update_state(np.ones(int(count)))
         self.metrics = [loss]
 
+    def get_metrics_result(self) -> dict[str, Any]:
+        return {metric.name: metric.result() for metric in self.metrics}
+
 
 def average(ranks: Any, logs: list[dict[str, Any]], counts: list[float]) -> list[dict[str, Any]]:
     def body(rank: int) -> dict[str, Any]:
