@@ -64,6 +64,15 @@ def DistributedOptimizer(
     of ranks as the mean of all ranks' losses asks for. All ranks must have such
     variables, or none, but not the same ones.
 
+    An optimizer of Keras 2 (`tf_keras`, also its `legacy` ones) is treated alike; gradients
+    that its arguments call aggregated (`skip_gradients_aggregation=True`,
+    `experimental_aggregate_gradients=False`) are left alone. For one of
+    `tf.compat.v1.train`, another v1 optimizer around it is returned, whose
+    `compute_gradients` (and so `minimize`) reduces, and whose `apply_gradients` takes
+    gradients as they come. There `backward_passes_per_step` needs a v1 graph and its local
+    variables initialized; every pass counts for `global_step`, as in Horovod; with
+    `op=Adasum` every pass is a local update, and the last one of a round combines.
+
     Args:
         optimizer: A `keras.optimizers.Optimizer`; a `LossScaleOptimizer` may be inside or
             outside. Or an optimizer of Keras 2 or of `tf.compat.v1.train`.
@@ -89,7 +98,7 @@ def DistributedOptimizer(
         strict: A gradient that is None on some ranks only is an error instead of zeros.
 
     Returns:
-        `optimizer` itself.
+        `optimizer` itself; for one of `tf.compat.v1.train` the new one.
 
     Raises:
         TypeError: When an argument is of the wrong type.
@@ -222,7 +231,7 @@ def _slots(optimizer: Any, places: Sequence[int]) -> list[Any]:
 def _check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            "`optimizer` must be a keras.optimizers.Optimizer of Keras 3. "
+            "`optimizer` must be one of Keras 3, of Keras 2 (tf_keras) or of tf.compat.v1.train. "
             f"Received: optimizer={optimizer!r} of type {type(optimizer).__name__}"
         )
     if is_distributed(optimizer):

@@ -339,6 +339,7 @@ def test_adasum_leaves_a_local_variable_alone(rank: int, size: int) -> None:
     assert own_after == -rank
 
 
+@POWER_OF_TWO
 def test_adasum_has_no_average_over_passes() -> None:
     with pytest.raises(ValueError, match="average_aggregated_gradients"):
         sgd(op=hvd.Adasum, backward_passes_per_step=2, average_aggregated_gradients=True)
