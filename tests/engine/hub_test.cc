@@ -68,6 +68,80 @@ TEST(StallThatMissesNobodySaysSo) {
   EXPECT_CONTAINS(AskAll(&failed, {}, true), "although every rank");
 }
 
+TEST(AHostThatHasJoinedIsNotWaitedFor) {
+  const GroupMembers members = FourRanksOnTwoHosts();
+  for (const bool ready_first : {false, true}) {
+    CASE(ready_first ? "ready, then joined" : "joined, then ready");
+    Hub hub(&members);
+    if (ready_first) {
+      EXPECT_FALSE(hub.HostReady(0, 7, 99, true).has_value());
+      const auto entries = hub.HostJoined(1, 3);
+      ASSERT_EQ(entries.size(), 1u);
+      EXPECT_EQ(entries[0].uid, 7u);
+      EXPECT_TRUE(entries[0].verdict == Verdict::kRunJoined);
+    } else {
+      EXPECT_EQ(hub.HostJoined(1, 3).size(), 0u);
+      const auto entry = hub.HostReady(0, 7, 99, false);
+      ASSERT_TRUE(entry.has_value());
+      EXPECT_TRUE(entry->verdict == Verdict::kMismatchJoined);
+    }
+    const auto end = hub.HostJoined(0, 1);
+    ASSERT_EQ(end.size(), 1u);
+    EXPECT_EQ(end[0].uid, 1u);
+    EXPECT_TRUE(end[0].verdict == Verdict::kJoin);
+    // From here on nobody is joined.
+    EXPECT_FALSE(hub.HostReady(0, 8, 99, true).has_value());
+    const auto next = hub.HostReady(1, 8, 99, true);
+    ASSERT_TRUE(next.has_value());
+    EXPECT_TRUE(next->verdict == Verdict::kRun);
+  }
+}
+
+TEST(HostsWithSomeJoinedRanksSaySo) {
+  const GroupMembers members = FourRanksOnTwoHosts();
+  Hub hub(&members);
+  EXPECT_FALSE(hub.HostReady(0, 7, 99, true, true).has_value());
+  const auto entry = hub.HostReady(1, 7, 99, true);
+  ASSERT_TRUE(entry.has_value());
+  EXPECT_TRUE(entry->verdict == Verdict::kRunJoined);
+}
+
+TEST(AClosedHubGivesNoMoreEntries) {
+  const GroupMembers members = FourRanksOnTwoHosts();
+  Hub hub(&members);
+  hub.HostReady(0, 7, 99, true);
+  EXPECT_TRUE(hub.HostReady(1, 7, 99, true).has_value());
+  hub.HostReady(0, 8, 99, true);
+  EXPECT_EQ(hub.Close(), 1u);
+  EXPECT_FALSE(hub.HostReady(1, 8, 99, true).has_value());
+}
+
+TEST(AJoinNamesOnlyIdleRanksAndAsksAgain) {
+  const GroupMembers members = FourRanksOnTwoHosts();
+  Hub hub(&members);
+  const auto ask = [&](const std::set<int>& idle) {
+    EXPECT_TRUE(hub.StartInquiry(9, "join still", true, true));
+    for (int place = 0; place < 4; ++place) {
+      hub.Answer(9, place, idle.count(place) == 0);
+    }
+    const auto reports = hub.FinishedInquiries();
+    return reports.empty() ? "" : reports.front().text;
+  };
+  EXPECT_EQ(ask({}), "");
+  EXPECT_EQ(ask({2}), "join still waits for rank 2");
+}
+
+TEST(SetsNameRanksOfTheJob) {
+  const GroupMembers members = SubsetOf(FourRanksOnTwoHosts(), {1, 3});
+  EXPECT_FALSE(members.included());
+  EXPECT_EQ(members.host_count(), 2);
+  Hub hub(&members);
+  EXPECT_TRUE(hub.StartInquiry(7, "t", true));
+  hub.Answer(7, 0, true);
+  hub.Answer(7, 1, false);
+  EXPECT_EQ(hub.FinishedInquiries().front().text, "t waits for rank 3");
+}
+
 TEST(ListsOfRanks) {
   EXPECT_EQ(RankList({3}), "rank 3");
   EXPECT_EQ(RankList({1, 4}), "ranks 1 and 4");

@@ -379,17 +379,20 @@ TEST(ProcessSetsGoOnWhileSomeoneHasJoined) {
 // --- waiting ----------------------------------------------------------------
 
 TEST(AWaitingJoinHasTimeWhileTheOthersWork) {
-  ForEachJob({2}, [](JobOptions options) {
-    options.fail_after_s = 0.6;
+  for (const char* second : {"a", "b"}) {
+    CASE("host of rank 1: ", second);
+    JobOptions options;
+    options.hosts = {"a", second};
+    options.fail_after_s = 1.5;
     RunJob(options, [&](int rank, tfr_world* world) {
-      for (int i = 0; rank == 1 && i < 8; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      for (int i = 0; rank == 1 && i < 10; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
         float value = 1.0f;
         ASSERT_EQ(Reduce(world, TFR_SUM, &value), TFR_OK);
       }
       EXPECT_EQ(Join(world), 1);
     });
-  });
+  }
 }
 
 TEST(AJoinThatWaitsForAnIdleRankNamesIt) {

@@ -53,6 +53,24 @@ TEST(StallsOfASetNameTheRankThatIsMissing) {
   });
 }
 
+TEST(AnAddThatARankDoesNotCallNamesIt) {
+  ForEachJob({3}, [](JobOptions options) {
+    options.fail_after_s = 0.5;
+    std::atomic<int> ended{0};
+    RunJob(options, [&](int rank, tfr_world* world) {
+      if (rank != 1) {
+        int32_t id = 0;
+        tfr_error error = {};
+        EXPECT_EQ(Add(world, {0, 1}, &id, &error), TFR_UNAVAILABLE);
+        EXPECT_CONTAINS(std::string(error.text), "add_process_set");
+        EXPECT_CONTAINS(std::string(error.text), "waits for rank 1");
+        ++ended;
+      }
+      while (ended < 2) std::this_thread::yield();
+    });
+  });
+}
+
 TEST(ARankThatLeavesEndsItsOwnSetsOnly) {
   ForEachJob({4}, [](const JobOptions& options) {
     Gate left;

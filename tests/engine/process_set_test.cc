@@ -125,7 +125,7 @@ TEST(OneSetWaitsWhileAnotherGoesOn) {
 TEST(ADelayInOneSetDoesNotHoldUpAnother) {
   JobOptions options;
   options.size = 4;
-  options.faults = "rank=1 set=1 collective=0 do=delay:600";
+  options.faults = "rank=1 set=1 collective=0 do=delay:1500";
   std::atomic<int> ends{0};
   std::atomic<int> fast_ends{-1};
   RunJob(options, [&](int rank, tfr_world* world) {
