@@ -6,6 +6,8 @@ job at once: its traceback is printed, and the other ranks' errors name it.
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import tensorflow as tf
 
@@ -19,7 +21,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ranks(n): needs exactly n ranks, skipped with others")
     config.addinivalue_line("markers", "many_ranks: needs at least 2 ranks")
     tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
-    hvd.init(process_sets="dynamic")
+    # Also for tests that call init themselves.
+    os.environ["TFRING_DYNAMIC_PROCESS_SETS"] = "1"
+    hvd.init()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -14,12 +14,14 @@ pytestmark = pytest.mark.many_ranks
 
 
 @pytest.fixture(autouse=True)
-def between_jobs(rank: int, size: int) -> Iterator[None]:
+def between_jobs(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tests begin without a world; the next file finds the one it knows."""
     hvd.shutdown()
-    yield
+    with monkeypatch.context() as environment:
+        environment.delenv("TFRING_DYNAMIC_PROCESS_SETS")
+        yield
     hvd.shutdown()
-    hvd.init(process_sets="dynamic")
+    hvd.init()
     assert float(hvd.allreduce(1.0, op=hvd.Sum)) == size
 
 
