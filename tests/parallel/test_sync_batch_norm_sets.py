@@ -48,3 +48,11 @@ def test_process_set_of_some_ranks(dynamic: None) -> None:
         layer(np.full((2, 1), hvd.rank(), "float32"), training=True)
         assert layer.moving_mean.numpy().tolist() == [(hvd.size() - 1) / 2]
     assert hvd.remove_process_set(ends)
+
+
+def test_a_rank_that_has_joined_has_no_samples() -> None:
+    layer = hvd.SyncBatchNormalization(momentum=0.0)
+    if hvd.rank() != hvd.size() - 1:
+        layer(np.full((2, 1), 1.0 + hvd.rank(), "float32"), training=True)
+        assert layer.moving_mean.numpy().tolist() == [hvd.size() / 2]
+    hvd.join()
