@@ -65,9 +65,9 @@ class BroadcastGlobalVariablesCallback(_keras.Callback):
         self._local = {_reducer.key(v): v for v in local_variables or ()}
         self._done = False
 
-    def register_local_var(self, variable: Any) -> None:
-        """Lets each rank keep its own value of `variable`."""
-        self._local[_reducer.key(variable)] = variable
+    def register_local_var(self, var: Any) -> None:
+        """Lets each rank keep its own value of `var`."""
+        self._local[_reducer.key(var)] = var
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks `root_rank`, now that the job's size is known."""
