@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests" / "parallel" / "test_legacy_keras.py"
 
 pytestmark = [
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         importlib.util.find_spec("tf_keras") is None,
         reason="needs Keras 2: pip install --no-deps tf_keras, in the version of TensorFlow",
@@ -24,7 +24,7 @@ pytestmark = [
 def test_keras_2_on_two_ranks(launcher: Any) -> None:
     launcher.env["TF_USE_LEGACY_KERAS"] = "1"
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-q", str(TESTS)]
-    job = launcher.run("-np", "2", *command, timeout=380)
+    job = launcher.run("-np", "2", *command, timeout=580)
     assert job.returncode == 0, job.stdout + job.stderr
     assert "skipped" not in job.stdout
 
