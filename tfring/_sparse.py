@@ -4,7 +4,8 @@ A row that occurs several times on a rank is summed before it travels, and what 
 all ranks is summed once more: the result names each row once, so that optimizers that are not
 linear in the gradient see what one process on the whole batch would see.
 
-There are two ways for the rows of a variable, and the same numbers come out of both:
+There are two ways for the rows of a variable, and the same numbers come out of both, bit for bit
+inside one host (over several hosts the engine adds up the hosts' sums, so rounding differs):
 
 * gathered: each rank sends its rows and their numbers, and sums what it gets, in the order of
   ranks, as the engine sums dense tensors;

@@ -169,3 +169,45 @@ def test_averages_are_those_of_the_ranks_that_have_not_joined(graph: bool) -> No
     hvd.join()
     mean = (1.0 + 3.0 * (hvd.size() - 1)) / hvd.size()
     assert float(w.numpy()) == pytest.approx(-3 * mean - (2 * 1.0 if hvd.rank() == 0 else 0.0))
+
+
+def test_partial_optimizer_and_broadcast() -> None:
+    """Own weights stay each rank's own, also those that Adam keeps for them."""
+    keras.utils.set_random_seed(hvd.rank())
+    own, shared = keras.layers.Dense(3), keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input((4,)), own, shared])
+    optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.Adam(0.01), local_layers=own)
+    model.compile(optimizer, "mse")
+    before = own.kernel.numpy().copy()
+    first = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=own.weights)
+    x = np.random.default_rng(hvd.rank()).normal(size=(8, 4)).astype("float32")
+    model.fit(x, x[:, :1], 4, callbacks=[first], verbose=0)
+    assert np.abs(own.kernel.numpy() - before).max() < 0.05  # not another rank's
+    shared_bits = [v.numpy().tobytes() for v in shared.weights]
+    assert hvd.allgather_object(shared_bits) == [shared_bits] * hvd.size()
+    own_bits = [v.numpy().tobytes() for v in own.weights]
+    assert len({tuple(bits) for bits in hvd.allgather_object(own_bits)}) == hvd.size()
+
+
+@MODES
+def test_groups_of_dense_and_sparse(graph: bool) -> None:
+    w, other = keras.Variable(0.0), keras.Variable(0.0)
+    table = keras.Variable(np.zeros((4, 1), "float32"))
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), groups=[[w, table], [other]], op=hvd.Sum
+    )
+    optimizer.build([w, table, other])
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            rows = tf.gather(table.value, [hvd.rank() % 4, 3])
+            loss = w + other * 2.0 + tf.reduce_sum(rows)
+        variables = [w, table, other]
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    step = tf.function(step) if graph else step
+    for _ in range(2):
+        step()
+    assert (float(w.numpy()), float(other.numpy())) == (-2.0 * hvd.size(), -4.0 * hvd.size())
+    expected = np.bincount([*(r % 4 for r in range(hvd.size())), *[3] * hvd.size()], minlength=4)
+    np.testing.assert_array_equal(table.numpy().ravel(), -2.0 * expected)
