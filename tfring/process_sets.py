@@ -110,7 +110,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         NotInitializedError: before `init`.
         TypeError: it is neither a `ProcessSet` nor a sequence of ranks.
         ValueError: the dynamic mode is off; a rank is not in the job; these ranks, or all ranks
-            of the job, are a set already.
+            of the job, are a set already. What is wrong on one rank only, all others hear, too.
         tf.errors.FailedPreconditionError: on every rank, when ranks gave different ranks.
         CommunicationError: a peer failed, left, or did not come in time.
 

@@ -186,8 +186,9 @@ TFR_API void tfr_world_after_fork(tfr_world* world);
 // Makes a set; a collective of the whole world: every rank must call it with
 // the same ranks, in the same order among its calls of add and remove. `ranks`
 // are ascending and without repetition, else INVALID_ARGUMENT, as for a rank
-// that the world does not have and for a set that exists already. Ranks that
-// call it with different lists get FAILED_PRECONDITION.
+// that the world does not have and for a set that exists already; that of one
+// rank alone reaches all others, too. Ranks that call it with different lists
+// get FAILED_PRECONDITION.
 TFR_API int tfr_process_set_add(tfr_world* world, const int32_t* ranks,
                                 int32_t count, int32_t* id, tfr_error* error);
 // Removes a set; a collective of the whole world. INVALID_ARGUMENT for set 0

@@ -163,35 +163,44 @@ TEST(StrangersAndUnknownSetsAreRefusedAtOnce) {
   });
 }
 
-TEST(WrongListsAreRefusedWithoutAskingAnyone) {
+TEST(WrongListsOfOneRankAreAnErrorOnAllRanks) {
   JobOptions options;
   options.size = 3;
   RunJob(options, [&](int rank, tfr_world* world) {
     Added(world, {0, 2});
-    if (rank == 0) {
-      struct Case {
-        Ranks ranks;
-        const char* text;
-      };
-      for (const Case& c :
-           std::vector<Case>{{{}, "at least one rank"},
-                             {{0, 3}, "in 0 to 2. Received: rank 3"},
-                             {{-1, 1}, "Received: rank -1"},
-                             {{1, 0}, "rank 0 after rank 1"},
-                             {{1, 1}, "rank 1 after rank 1"},
-                             {{0, 2}, "already: process set 1"},
-                             {{0, 1, 2}, "already: process set 0"}}) {
-        CASE(c.text);
-        int32_t id = 0;
-        tfr_error error = {};
-        EXPECT_EQ(Add(world, c.ranks, &id, &error), TFR_INVALID_ARGUMENT);
-        EXPECT_CONTAINS(std::string(error.text), c.text);
-      }
+    struct Case {
+      Ranks ranks;
+      std::string text;
+    };
+    for (const Case& c :
+         std::vector<Case>{{{}, "at least one rank"},
+                           {{0, 3}, "in 0 to 2. Received: rank 3"},
+                           {{-1, 1}, "Received: rank -1"},
+                           {{1, 0}, "rank 0 after rank 1"},
+                           {{1, 1}, "rank 1 after rank 1"},
+                           {{0, 2}, "already: process set 1"},
+                           {{0, 1, 2}, "already: process set 0"}}) {
+      CASE(c.text);
+      int32_t id = 0;
       tfr_error error = {};
-      EXPECT_EQ(tfr_process_set_remove(world, 0, &error), TFR_INVALID_ARGUMENT);
-      EXPECT_CONTAINS(std::string(error.text), "cannot be removed");
-      EXPECT_EQ(tfr_process_set_remove(world, 9, &error), TFR_INVALID_ARGUMENT);
+      const Ranks mine = rank == 0 ? c.ranks : Ranks{1, 2};
+      EXPECT_EQ(Add(world, mine, &id, &error), TFR_INVALID_ARGUMENT);
+      EXPECT_CONTAINS(std::string(error.text), c.text);
+      if (rank > 0) EXPECT_CONTAINS(std::string(error.text), "rank 0: ");
     }
+    EXPECT_EQ(Added(world, {1, 2}), 2);
+    Barrier(world);
+  });
+}
+
+TEST(WrongSetsAreNotRemoved) {
+  JobOptions options;
+  options.size = 2;
+  RunJob(options, [&](int, tfr_world* world) {
+    tfr_error error = {};
+    EXPECT_EQ(tfr_process_set_remove(world, 0, &error), TFR_INVALID_ARGUMENT);
+    EXPECT_CONTAINS(std::string(error.text), "cannot be removed");
+    EXPECT_EQ(tfr_process_set_remove(world, 9, &error), TFR_INVALID_ARGUMENT);
     Barrier(world);
   });
 }

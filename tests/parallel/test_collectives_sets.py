@@ -199,6 +199,14 @@ def test_ranks_that_cannot_be_a_set(ranks: str, front: hvd.ProcessSet, size: int
         hvd.add_process_set(wrong)
 
 
+@pytest.mark.parametrize("ranks", ["beyond", "all"])
+def test_ranks_of_one_rank_alone_that_cannot_be_a_set(ranks: str, rank: int, size: int) -> None:
+    wrong = {"beyond": [0, size], "all": range(size)}[ranks]
+    with pytest.raises(ValueError, match=f"rank {size}|already|rank 1: ") as error:
+        hvd.add_process_set(wrong if rank == 1 else [0])
+    assert ("add_process_set: rank 1: " in str(error.value)) == (rank != 1)
+
+
 def test_ranks_that_disagree_about_a_set(rank: int) -> None:
     with pytest.raises(tf.errors.FailedPreconditionError, match="rank"):
         hvd.add_process_set([0] if rank == 0 else [1])

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -177,12 +178,16 @@ void ProcessSets::Unregister(int32_t id) {
 // --- adding -----------------------------------------------------------------
 
 Status ProcessSets::Add(const std::vector<int>& ranks, int32_t* id) {
-  TFR_RETURN_IF_ERROR(CheckNew(ranks));
-  return world_->group().Run(
+  std::unique_ptr<Operation> operation =
       Operation::Own(kAddProcessSet, {ranks.begin(), ranks.end()},
                      [this, &ranks, id](DataPlane* plane) {
                        return RunAdd(plane, ranks, id);
-                     }));
+                     });
+  // A rank that is wrong comes all the same: others may be right, and wait.
+  const Status fits = CheckNew(ranks);
+  if (!fits.ok()) operation->fault = fits.message();
+  const Status added = world_->group().Run(std::move(operation));
+  return fits.ok() ? added : fits;
 }
 
 Status ProcessSets::RunAdd(DataPlane* plane, const std::vector<int>& ranks,
