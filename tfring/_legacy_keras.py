@@ -143,6 +143,7 @@ class Step:
         self._reducer = _reducer.Reducer(name, options, densify=densify)
         self._order = Order()
         self._shared_order = Order()  # alike on all ranks, whatever each has of its own
+        self._groups_checked = False
         self.local = _local.LocalVariables()
         self.active = False
 
@@ -206,6 +207,10 @@ class Step:
         self, gradients: list[Any], variables: list[Any], shared: list[int], own: list[int]
     ) -> _plan.Plan:
         """Agrees on a plan and fills in zeros for what other ranks have."""
+        if not self._groups_checked:
+            known = [*variables, *self._order.seen]
+            self._options.check_known(known, "this optimizer")
+            self._groups_checked = True
         some = [variables[i] for i in shared]
         plan = self._reducer.plan_for(
             [gradients[i] for i in shared],

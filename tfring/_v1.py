@@ -79,6 +79,7 @@ class _Distributed(tf.compat.v1.train.Optimizer):
         self._reducer = _reducer.Reducer(name or "optimizer", options, densify=densify)
         self._order = Order()
         self._local = _local.LocalVariables()
+        self._groups_checked = False
 
     def register_local_var(self, var: Any) -> None:
         """Lets each rank keep its own `var`: its gradient is not reduced.
@@ -108,6 +109,10 @@ class _Distributed(tf.compat.v1.train.Optimizer):
         self, gradients: list[Any], variables: list[Any]
     ) -> tuple[_plan.Plan, list[int], list[int]]:
         """Returns the plan, and the places of shared and of local variables."""
+        if not self._groups_checked:
+            known = [*variables, *tf.compat.v1.trainable_variables()]
+            self._options.check_known(known, "this optimizer")
+            self._groups_checked = True
         shared, own = self._local.split(variables)
         some = [variables[i] for i in shared]
         plan = self._reducer.plan_for(

@@ -315,6 +315,14 @@ def test_ranks_that_differ_are_told(rank: int, sgd: Any) -> None:
 
 
 @SGD
+def test_a_group_of_unknown_variables(sgd: Any) -> None:
+    known, stranger = tf.Variable(0.0), tf.Variable(0.0, name="stranger")
+    optimizer = DistributedOptimizer(sgd(1.0), groups=[[known, stranger]])
+    with pytest.raises(ValueError, match="this optimizer only.*stranger"):
+        optimizer.apply_gradients([(tf.constant(1.0), known)])
+
+
+@SGD
 def test_distributed_twice(sgd: Any) -> None:
     with pytest.raises(ValueError, match="distributed already"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd(1.0)))

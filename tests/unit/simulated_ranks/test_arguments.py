@@ -148,6 +148,14 @@ def test_a_group_of_unknown_variables(ranks: Any) -> None:
         recorded.gradient(loss, x)
 
 
+def test_a_group_of_unknown_variables_with_a_v1_optimizer(ranks: Any) -> None:
+    ranks(1)
+    a, stranger = tf.Variable(0.0), tf.Variable(0.0, name="stranger")
+    sgd = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+    with pytest.raises(ValueError, match="this optimizer only.*stranger"):
+        tfring.DistributedOptimizer(sgd, groups=[[a, stranger]]).compute_gradients(lambda: a, [a])
+
+
 def test_a_group_of_variables_that_are_in_no_call_yet(ranks: Any) -> None:
     ranks(1)
     a, b = keras.Variable(1.0), keras.Variable(1.0)
