@@ -154,7 +154,8 @@ class SparseSum:
         total = _slices.merge_duplicates(tf.IndexedSlices(wide, indices))
         wide = total.values
         if self._options.op == Average:
-            wide = wide / tf.cast(self._options.size(), wide.dtype)
+            # Not `/`: graphs may divide by a constant as they multiply by its reciprocal.
+            wide = tf.math.divide_no_nan(wide, tf.cast(self._options.size(), wide.dtype))
         return tf.cast(_scaled(wide, self._postscale), values.dtype), total.indices
 
     def _summed(
