@@ -21,6 +21,9 @@ from tfring import errors, world
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
 _FAULTS_S = 2.0
+# Numbers of tfr_kind in custom_ops/core/tfring.h.
+_ADD = 101
+_REMOVE = 102
 _NO_COMMUNICATORS = (
     "there is no MPI, so `{0}` cannot be an mpi4py communicator; give the list of its ranks. "
     "Received: {0}={1!r}"
@@ -121,14 +124,15 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         ...     pair = hvd.add_process_set([0, 1])
     """
     world.require_usable()
-    if not isinstance(process_set, ProcessSet):
-        process_set = ProcessSet(process_set)
-    _require_dynamic("add_process_set")
-    if process_set.process_set_id is not None:
-        raise ValueError(
-            "`process_set` must not be registered already. Received: process_set="
-            f"{process_set}. Remove it first, or make another of other ranks."
-        )
+    with _announced(_ADD):
+        if not isinstance(process_set, ProcessSet):
+            process_set = ProcessSet(process_set)
+        _require_dynamic("add_process_set")
+        if process_set.process_set_id is not None:
+            raise ValueError(
+                "`process_set` must not be registered already. Received: process_set="
+                f"{process_set}. Remove it first, or make another of other ranks."
+            )
     _add(process_set)
     return process_set
 
@@ -149,7 +153,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Raises:
         NotInitializedError: before `init`.
         TypeError: it is no `ProcessSet`.
-        ValueError: the dynamic mode is off, see `add_process_set`.
+        ValueError: the dynamic mode is off, see `add_process_set`; or the call of another rank
+            was wrong.
         tf.errors.FailedPreconditionError: on every rank, when ranks gave different sets, or
             collectives of the set are not finished.
         CommunicationError: a peer failed, left, or did not come in time.
@@ -163,10 +168,11 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     from tfring import _ops
 
     world.require_usable()
-    if not isinstance(process_set, ProcessSet):
-        raise TypeError(
-            f"`process_set` must be a tfring.ProcessSet. Received: process_set={process_set!r}"
-        )
+    with _announced(_REMOVE):
+        if not isinstance(process_set, ProcessSet):
+            raise TypeError(
+                f"`process_set` must be a tfring.ProcessSet. Received: process_set={process_set!r}"
+            )
     number = process_set.process_set_id
     if number is None or number == 0:
         return False
@@ -264,6 +270,18 @@ def _add(process_set: ProcessSet) -> None:
         world.call("tfr_process_set_add", numbers, len(ranks), ctypes.byref(number))
     process_set.process_set_id = number.value
     _registered[number.value] = process_set
+
+
+@contextlib.contextmanager
+def _announced(kind: int) -> Iterator[None]:
+    """Announces an exception in the body to the peers, whose calls then fail, too."""
+    try:
+        yield
+    except Exception as error:
+        from tfring import _ops
+
+        _ops.announce_fault(kind, "process_set", str(error).splitlines()[0], 0)
+        raise
 
 
 @contextlib.contextmanager

@@ -76,6 +76,9 @@ typedef enum tfr_kind {
   TFR_REDUCESCATTER = 5,  // op Sum or Average
   TFR_ALLTOALL = 6,
   TFR_JOIN = 7,  // no more contributions until all ranks have joined
+  // Have functions of their own; in a request only with a `fault`.
+  TFR_ADD_PROCESS_SET = 101,
+  TFR_REMOVE_PROCESS_SET = 102,
 } tfr_kind;
 
 TFR_API const char* tfr_version(void);

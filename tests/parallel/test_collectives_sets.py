@@ -212,6 +212,19 @@ def test_ranks_that_disagree_about_a_set(rank: int) -> None:
         hvd.add_process_set([0] if rank == 0 else [1])
 
 
+@pytest.mark.parametrize("wrong", [[-1], [0, 0], "all", None, [], hvd.global_process_set], ids=str)
+def test_lists_of_one_rank_alone_that_are_no_set(wrong: object, rank: int, size: int) -> None:
+    with pytest.raises((ValueError, TypeError)) as error:
+        hvd.add_process_set(wrong if rank == size - 1 else [0])
+    assert rank == size - 1 or f"rank {size - 1}: " in str(error.value)
+
+
+def test_removal_of_one_rank_alone_that_is_wrong(front: hvd.ProcessSet, rank: int) -> None:
+    kind = TypeError if rank == 0 else ValueError
+    with pytest.raises(kind, match="`process_set` must be a tfring.ProcessSet"):
+        hvd.remove_process_set("front" if rank == 0 else front)
+
+
 def test_ids_are_used_again(size: int) -> None:
     first, second = hvd.add_process_set([0]), hvd.add_process_set([1])
     ids = first.process_set_id, second.process_set_id

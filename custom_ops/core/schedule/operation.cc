@@ -28,7 +28,15 @@ double OfBits(uint64_t bits) {
   return value;
 }
 
-bool IsKnown(int32_t kind) { return kind >= TFR_ALLREDUCE && kind <= TFR_JOIN; }
+bool IsOwn(int32_t kind) {
+  return kind == kAddProcessSet || kind == kRemoveProcessSet;
+}
+
+// Of the engine's own, only that their arguments are wrong can be requested.
+bool IsKnown(const tfr_request& request) {
+  if (IsOwn(request.kind)) return request.fault != nullptr;
+  return request.kind >= TFR_ALLREDUCE && request.kind <= TFR_JOIN;
+}
 
 std::string OpText(int32_t op) {
   const char* name = ReduceOpName(op);
@@ -68,12 +76,13 @@ Status Operation::Create(const tfr_request& request,
   if (request.name == nullptr || request.name[0] == '\0') {
     return InvalidArgument("`name` of a collective must not be empty");
   }
-  if (!IsKnown(request.kind)) {
+  if (!IsKnown(request)) {
     return InvalidArgument(StrCat("`kind` ", request.kind,
                                   " is not a collective this engine knows"));
   }
   std::unique_ptr<Operation> op(new Operation());
   op->name = request.name;
+  if (IsOwn(request.kind)) op->name.assign(kOwnName, sizeof(kOwnName));
   op->kind = request.kind;
   op->reduce_op = op->Reduces() ? request.reduce_op : TFR_SUM;
   op->root = request.kind == TFR_BROADCAST ? request.root : 0;

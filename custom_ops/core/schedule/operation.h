@@ -28,8 +28,8 @@ struct OperationTensor {
 class DataPlane;
 
 // Collectives of the engine's own, beyond those of tfr_kind.
-constexpr int32_t kAddProcessSet = 101;
-constexpr int32_t kRemoveProcessSet = 102;
+constexpr int32_t kAddProcessSet = TFR_ADD_PROCESS_SET;
+constexpr int32_t kRemoveProcessSet = TFR_REMOVE_PROCESS_SET;
 
 class Operation {
  public:
