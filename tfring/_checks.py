@@ -103,9 +103,13 @@ def tensor_list(tensors: Any) -> None:
 
 def factor(value: float, argument: str) -> float:
     """Returns a scale factor as a float64."""
-    number = float(value)
+    text = f"`{argument}` must be a finite number. Received: {argument}={value!r}"
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(text) from None
     if not math.isfinite(number):
-        raise ValueError(f"`{argument}` must be a finite number. Received: {argument}={value!r}")
+        raise ValueError(text)
     return number
 
 
@@ -236,4 +240,5 @@ def invalid(text: str) -> tf.errors.InvalidArgumentError:
 
 
 def _describe(value: Any) -> str:
-    return f"<{type(value).__name__} shape={tuple(value.shape)} dtype={value.dtype.name}>"
+    shape = "unknown" if value.shape.rank is None else tuple(value.shape)
+    return f"<{type(value).__name__} shape={shape} dtype={value.dtype.name}>"

@@ -230,7 +230,7 @@ def _checked_slices(slices: Any, op: int, group: int) -> Any:
         )
     values, indices = _checks.rows(slices.values), _checks.rows(slices.indices)
     _checks.reducible(values, op, group)
-    return tf.IndexedSlices(values, indices, slices.dense_shape)
+    return _slices.merge_duplicates(tf.IndexedSlices(values, indices, slices.dense_shape))
 
 
 def _reduce_dense(
@@ -264,7 +264,6 @@ def _reduce_slices(
 ) -> list[Any]:
     if not slices:
         return []
-    slices = [_slices.merge_duplicates(s) for s in slices]
     scale = scales[0] * scales[1] / (_checks.size_of(group) if op == Average else 1)
     sent, contexts = zip(*(compression.compress(s.values) for s in slices), strict=True)
     indices = [s.indices for s in slices]

@@ -51,6 +51,11 @@ EVERYWHERE: dict[str, tuple[Callable[[], object], type[Exception]]] = {
         lambda: hvd.allreduce(tf.IndexedSlices([[1.0]], [0]), op=hvd.Max),
         NotImplementedError,
     ),
+    "slices without indices": (
+        lambda: hvd.allreduce(tf.IndexedSlices([[1.0], [2.0]], [0])),
+        Invalid,
+    ),
+    "no number": (lambda: hvd.allreduce(1.0, prescale_factor="x"), ValueError),
     "no list": (lambda: hvd.grouped_allreduce(tf.ones([2])), TypeError),
 }
 # What the other ranks call at the same time, by kind.

@@ -80,6 +80,18 @@ def test_factor_must_be_finite(argument: str) -> None:
         hvd.allreduce(1.0, **{argument: float("inf")})
 
 
+@pytest.mark.parametrize(("value", "kind"), [("x", ValueError), (None, TypeError)])
+def test_factor_must_be_a_number(value: object, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=f"`prescale_factor` must be a finite number.*={value!r}"):
+        hvd.allreduce(1.0, prescale_factor=value)
+
+
+def test_tensor_of_unknown_shape_is_named() -> None:
+    slices = tf.IndexedSlices(tf.ones([1, 2]), [0])
+    with pytest.raises(TypeError, match="must be a dense tensor.*shape=unknown dtype=float32"):
+        hvd.broadcast(slices, 0)
+
+
 @pytest.mark.parametrize("root_rank", [-1, 1, 0.5, True])
 @pytest.mark.parametrize(
     "collective",
