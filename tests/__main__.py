@@ -23,6 +23,8 @@ from collections.abc import Callable
 TESTS = pathlib.Path(__file__).resolve().parent
 ROOT = TESTS.parent
 LIMIT_S = 1200  # of one command
+# Tests of tests/parallel that also run on 3 and 4 ranks.
+MORE_RANKS = ("collectives_*", "keras_values", "sync_batch_norm*", "tape", "v1_start")
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 
 # Runs a command in the temporary folder; raises CalledProcessError or TimeoutExpired.
@@ -47,11 +49,12 @@ def unit(run: Run) -> None:
 
 
 def parallel(run: Run) -> None:
-    """Runs the tests that every rank runs: all on 2 ranks, the collectives on 3 and 4."""
+    """Runs the tests that every rank runs: all on 2 ranks, some on 3 and 4."""
     everything = TESTS / "parallel"
     run([*launcher(2), *pytest(everything)])
+    some = sorted(path for name in MORE_RANKS for path in everything.glob(f"test_{name}.py"))
     for ranks in (3, 4):
-        run([*launcher(ranks), *pytest(*sorted(everything.glob("test_collectives_*.py")))])
+        run([*launcher(ranks), *pytest(*some)])
 
 
 def end_to_end(run: Run) -> None:

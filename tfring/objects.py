@@ -113,7 +113,7 @@ def allgather_object(
 
     Args:
         obj: anything that cloudpickle can pickle.
-        session: as for `broadcast_object`.
+        session: has no effect, as for `broadcast_object`.
         name: pairs this call with those of other ranks. Default `"allgather_object"`.
         process_set: the ranks that take part. Default: all.
 
