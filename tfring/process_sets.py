@@ -140,8 +140,9 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a registered process set; every rank of the job must call it, member or not.
 
-    Afterwards the object's id is None, and it may be added again. A `tf.function` that was
-    traced with the set fails when it is called.
+    Afterwards the object's id is None, and it may be added again. Call no `tf.function` that was
+    traced with the set any more: it fails, but knows the set by its id, so once another set has
+    that id it runs among that one's ranks.
 
     Args:
         process_set: the set.
