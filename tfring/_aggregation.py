@@ -25,6 +25,11 @@ class LocalAggregation:
         self._counter: tf.Variable | None = None  # int64, calls since the last total
         self._totals: dict[int, tf.Variable] = {}  # by position, shape of the variable
 
+    @property
+    def passes(self) -> int:
+        """Number of calls whose gradients make one total."""
+        return self._passes
+
     def variables_at(self, positions: Sequence[int]) -> list[tf.Variable]:
         """The counter, then the accumulators of some positions in their order."""
         if self._counter is None:
@@ -90,3 +95,10 @@ class LocalAggregation:
 
 def _wide(dtype: tf.DType) -> tf.DType:
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+
+
+def remark(aggregation: LocalAggregation | None) -> str:
+    """What of it must be alike on all ranks, as text."""
+    if aggregation is None:
+        return "backward_passes_per_step=1"
+    return f"backward_passes_per_step={aggregation.passes}"

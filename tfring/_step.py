@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import _accumulation, _adasum, _local, _loss_scale, _plan, _reducer
-from tfring._aggregation import LocalAggregation
+from tfring._aggregation import LocalAggregation, remark
 from tfring._autograph import as_it_stands
 from tfring._options import Options
 from tfring._order import Order
@@ -139,7 +139,7 @@ class Step:
             [gradients[i] for i in shared],
             some,
             self._shared_seen.places(some),
-            remark=f"local variables={bool(own)}",
+            remark=f"local variables={bool(own)}, {remark(self._aggregation)}",
         )
         return _Call(outer, stock, variables, shared, own, plan)
 

@@ -130,6 +130,18 @@ def test_local_on_some_ranks_only_is_an_error(ranks: Any) -> None:
         ranks(2).run(body)
 
 
+def test_passes_must_be_alike(ranks: Any) -> None:
+    def body(rank: int) -> None:
+        v = keras.Variable(0.0)
+        optimizer = DistributedOptimizer(
+            keras.optimizers.SGD(1.0), backward_passes_per_step=1 + rank
+        )
+        optimizer.apply([tf.ones(())], [v])
+
+    with pytest.raises(tf.errors.FailedPreconditionError, match="backward_passes_per_step=1"):
+        ranks(2).run(body)
+
+
 def test_sparse_gradients(ranks: Any) -> None:
     def body(rank: int) -> list[float]:
         table = keras.Variable(np.zeros((3, 1), "float32"))
