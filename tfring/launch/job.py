@@ -3,7 +3,7 @@
 The first rank that fails ends the job. The others get a second to fail by themselves, so
 that their own errors can be read; then SIGTERM, three seconds later SIGKILL, each to the
 worker and to every process below it. Ctrl-C, SIGTERM and SIGHUP are handed on at once.
-A rank that only lost a peer says so in the store; then the peer gets a second more to end.
+A rank that only lost a peer says so in the store; then the peer gets two seconds more to end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tfring.launch.process import Worker, WorkerSpec
 from tfring.launch.rendezvous import StoreServer
 
 FAILURE_GRACE_S = 1.0
-SECONDARY_GRACE_S = 1.0  # on top, while the rank to blame has not ended
+SECONDARY_GRACE_S = 2.0  # on top, while the rank to blame has not ended
 TERM_GRACE_S = 3.0
 KILL_GRACE_S = 1.0
 DRAIN_S = 1.0  # for output that is still on its way when a worker has ended
