@@ -95,10 +95,3 @@ class LocalAggregation:
 
 def _wide(dtype: tf.DType) -> tf.DType:
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
-
-
-def remark(aggregation: LocalAggregation | None) -> str:
-    """What of it must be alike on all ranks, as text."""
-    if aggregation is None:
-        return "backward_passes_per_step=1"
-    return f"backward_passes_per_step={aggregation.passes}"

@@ -15,12 +15,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _adasum, _local, _loss_scale, _plan, _reducer
+from tfring import _adasum, _loss_scale, _plan
 from tfring._aggregation import LocalAggregation
 from tfring._autograph import as_it_stands
 from tfring._keras import is_legacy
 from tfring._options import Options
 from tfring._order import Order
+from tfring._sharing import Share, Sharing
 from tfring._step import ATTRIBUTE
 from tfring.constants import Adasum
 
@@ -140,11 +141,10 @@ class Step:
         self._options = options
         self._aggregation = aggregation
         densify = aggregation is not None or options.op == Adasum
-        self._reducer = _reducer.Reducer(name, options, densify=densify)
+        passes = aggregation.passes if aggregation else 1
+        self._sharing = Sharing(name, options, densify=densify, passes=passes)
         self._order = Order()
-        self._shared_order = Order()  # alike on all ranks, whatever each has of its own
-        self._groups_checked = False
-        self.local = _local.LocalVariables()
+        self.local = self._sharing.local
         self.active = False
 
     def attach(self) -> None:
@@ -192,9 +192,9 @@ class Step:
             return stock(pairs, *args, **kwargs)
         gradients, variables = map(list, zip(*pairs, strict=True))
         call = functools.partial(_call, stock, variables, args, kwargs)
-        shared, own = self.local.split(variables)
-        plan = self._agree(gradients, variables, shared, own)
-        update = functools.partial(self._update, outer, call, plan, variables, shared, own)
+        share = self._sharing.agree(gradients, variables, self._order.seen)
+        gradients = self._sharing.filled(share, gradients, variables)
+        update = functools.partial(self._update, outer, call, variables, share)
         if self._aggregation is None:
             return update(gradients)
         places = self._order.places(variables)
@@ -203,58 +203,30 @@ class Step:
         self._aggregation.run(dense, places, update)
         return outer.iterations
 
-    def _agree(
-        self, gradients: list[Any], variables: list[Any], shared: list[int], own: list[int]
-    ) -> _plan.Plan:
-        """Agrees on a plan and fills in zeros for what other ranks have."""
-        if not self._groups_checked:
-            known = [*variables, *self._order.seen]
-            self._options.check_known(known, "this optimizer")
-            self._groups_checked = True
-        some = [variables[i] for i in shared]
-        plan = self._reducer.plan_for(
-            [gradients[i] for i in shared],
-            some,
-            self._shared_order.places(some),
-            remark=f"local variables={bool(own)}",
-        )
-        filled = self._reducer.fill(plan, [gradients[i] for i in shared], some)
-        for i, gradient in zip(shared, filled, strict=True):
-            gradients[i] = gradient
-        return plan
-
     def _update(
         self,
         outer: Any,
         call: Callable[[list[Any]], Any],
-        plan: _plan.Plan,
         variables: list[Any],
-        shared: list[int],
-        own: list[int],
+        share: Share,
         gradients: list[Any],
     ) -> Any:
-        reduce = functools.partial(self._reducer.reduce, plan)
-        result = list(gradients)
-        for i in own:
-            if not _reducer.is_reduced(result[i]):
-                result[i] = _local.scaled(result[i], self._options)
         is_adasum = self._options.op == Adasum
-        if not is_adasum:
-            for i, gradient in zip(shared, reduce([result[i] for i in shared]), strict=True):
-                result[i] = gradient
-        unreduced = range(len(result)) if is_adasum else own
+        ready = self._sharing.with_own_scaled if is_adasum else self._sharing.reduced
+        result = ready(share, gradients)
+        unreduced = range(len(result)) if is_adasum else share.own
         if unreduced and is_loss_scale(outer):
-            name = f"{plan.name}/finite"
+            name = f"{share.plan.name}/finite"
             result = _loss_scale.poisoned(result, unreduced, self._options, name)
         with self._activated():
             if not is_adasum:
                 return call(result)
             _adasum.apply(
                 innermost(outer),
-                [variables[i] for i in shared],
+                [variables[i] for i in share.shared],
                 functools.partial(call, result),
-                reduce,
-                [entry.kind is _plan.Kind.DENSE for entry in plan.entries],
+                functools.partial(self._sharing.reducer.reduce, share.plan),
+                [entry.kind is _plan.Kind.DENSE for entry in share.plan.entries],
             )
             return outer.iterations
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _accumulation, _adasum, _local, _loss_scale, _plan, _reducer
-from tfring._aggregation import LocalAggregation, remark
+from tfring import _accumulation, _adasum, _loss_scale, _plan
+from tfring._aggregation import LocalAggregation
 from tfring._autograph import as_it_stands
 from tfring._options import Options
 from tfring._order import Order
+from tfring._sharing import Share, Sharing
 from tfring.constants import Adasum
 
 ATTRIBUTE = "_tfring_step"
@@ -27,9 +28,7 @@ class _Call:
     outer: Any  # the optimizer that was called: this one, or one that scales its loss
     stock: Callable[..., None]  # its own `apply`
     variables: list[Any]
-    shared: list[int]  # places of what is reduced in `variables`; in the order of the plan
-    own: list[int]  # places of this rank's own
-    plan: _plan.Plan
+    share: Share
 
 
 class Step:
@@ -43,11 +42,10 @@ class Step:
         self._aggregation = aggregation
         self._accumulates = bool(_loss_scale.innermost(optimizer).gradient_accumulation_steps)
         self._densify = self._accumulates or aggregation is not None or options.op == Adasum
-        self._reducer = _reducer.Reducer(name, options, densify=self._densify)
+        passes = aggregation.passes if aggregation else 1
+        self._sharing = Sharing(name, options, densify=self._densify, passes=passes)
         self._seen = Order()
-        self._shared_seen = Order()  # alike on all ranks, whatever each has of its own
-        self._groups_checked = False
-        self.local = _local.LocalVariables()
+        self.local = self._sharing.local
         self.active = False
 
     def attach(self) -> None:
@@ -97,7 +95,9 @@ class Step:
         if self.active or not gradients:
             return stock(gradients, trainable_variables)
         variables = self._prepare(outer, gradients, trainable_variables)
-        call = self._plan(outer, stock, gradients, variables)
+        known = _loss_scale.innermost(outer)._trainable_variables
+        share = self._sharing.agree(gradients, variables, known)
+        call = _Call(outer, stock, variables, share)
         gradients = self._filled(call, gradients)
         update = functools.partial(self._update, call)
         if self._aggregation is None:
@@ -124,35 +124,11 @@ class Step:
                 "`grads` must hold one gradient per variable. "
                 f"Received: {len(gradients)} gradients for {len(found)} variables"
             )
-        if not self._groups_checked:
-            known = [*_loss_scale.innermost(outer)._trainable_variables, *found]
-            self._options.check_known(known, "this optimizer")
-            self._groups_checked = True
         return found
 
-    def _plan(
-        self, outer: Any, stock: Callable[..., None], gradients: list[Any], variables: list[Any]
-    ) -> _Call:
-        shared, own = self.local.split(variables)
-        some = [variables[i] for i in shared]
-        plan = self._reducer.plan_for(
-            [gradients[i] for i in shared],
-            some,
-            self._shared_seen.places(some),
-            remark=f"local variables={bool(own)}, {remark(self._aggregation)}",
-        )
-        return _Call(outer, stock, variables, shared, own, plan)
-
     def _filled(self, call: _Call, gradients: list[Any]) -> list[Any]:
-        result = list(gradients)
-        filled = self._reducer.fill(
-            call.plan,
-            [gradients[i] for i in call.shared],
-            [call.variables[i] for i in call.shared],
-        )
-        for i, gradient in zip(call.shared, filled, strict=True):
-            result[i] = gradient
-        for i in call.own:
+        result = self._sharing.filled(call.share, gradients, call.variables)
+        for i in call.share.own:
             if self._densify and isinstance(result[i], tf.IndexedSlices):
                 result[i] = tf.convert_to_tensor(result[i])
         return result
@@ -160,14 +136,14 @@ class Step:
     def _update(self, call: _Call, gradients: list[Any]) -> None:
         with self._activated():
             if self._options.op == Adasum and self._options.takes_part():
-                gradients = self._with_own_scaled(call, gradients)
+                gradients = self._sharing.with_own_scaled(call.share, gradients)
                 gradients = self._agreed_if_finite(call, gradients, range(len(gradients)))
                 _adasum.apply(
                     _loss_scale.innermost(call.outer),
-                    [call.variables[i] for i in call.shared],
+                    [call.variables[i] for i in call.share.shared],
                     functools.partial(call.stock, gradients, call.variables),
-                    functools.partial(self._reducer.reduce, call.plan),
-                    [entry.kind is _plan.Kind.DENSE for entry in call.plan.entries],
+                    functools.partial(self._sharing.reducer.reduce, call.share.plan),
+                    [entry.kind is _plan.Kind.DENSE for entry in call.share.plan.entries],
                 )
             elif self._can_defer(call):
                 _accumulation.apply_deferred(
@@ -175,25 +151,11 @@ class Step:
                     call.stock,
                     gradients,
                     call.variables,
-                    functools.partial(self._reduced, call),
+                    functools.partial(self._sharing.reduced, call.share),
                 )
             else:
-                reduced = self._reduced(call, gradients)
-                call.stock(self._agreed_if_finite(call, reduced, call.own), call.variables)
-
-    def _reduced(self, call: _Call, gradients: Sequence[Any]) -> list[Any]:
-        result = self._with_own_scaled(call, gradients)
-        reduced = self._reducer.reduce(call.plan, [result[i] for i in call.shared])
-        for i, gradient in zip(call.shared, reduced, strict=True):
-            result[i] = gradient
-        return result
-
-    def _with_own_scaled(self, call: _Call, gradients: Sequence[Any]) -> list[Any]:
-        result = list(gradients)
-        for i in call.own:
-            if not _reducer.is_reduced(result[i]):
-                result[i] = _local.scaled(result[i], self._options)
-        return result
+                reduced = self._sharing.reduced(call.share, gradients)
+                call.stock(self._agreed_if_finite(call, reduced, call.share.own), call.variables)
 
     def _agreed_if_finite(
         self, call: _Call, gradients: list[Any], unreduced: Sequence[int]
@@ -201,7 +163,9 @@ class Step:
         """Lets all ranks skip an update together that Keras would skip on some."""
         if not (unreduced and _loss_scale.is_loss_scale(call.outer)):
             return gradients
-        return _loss_scale.poisoned(gradients, unreduced, self._options, f"{call.plan.name}/finite")
+        return _loss_scale.poisoned(
+            gradients, unreduced, self._options, f"{call.share.plan.name}/finite"
+        )
 
     @contextlib.contextmanager
     def _activated(self) -> Iterator[None]:

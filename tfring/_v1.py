@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfring import _local, _plan, _reducer, _v1_passes
+from tfring import _plan, _v1_passes
 from tfring._autograph import as_it_stands
 from tfring._options import Options
-from tfring._order import Order
+from tfring._sharing import Share, Sharing
 from tfring.constants import Adasum
 
 _GradsAndVars = Sequence[tuple[Any, Any]]
@@ -72,21 +73,19 @@ class _Distributed(tf.compat.v1.train.Optimizer):
         use_locking: bool,
         options: Options,
         densify: bool,
+        passes: int,
     ) -> None:
         super().__init__(use_locking, name or f"Distributed{type(optimizer).__name__}")
         self._optimizer = optimizer
         self._options = options
-        self._reducer = _reducer.Reducer(name or "optimizer", options, densify=densify)
-        self._order = Order()
-        self._local = _local.LocalVariables()
-        self._groups_checked = False
+        self._sharing = Sharing(name or "optimizer", options, densify=densify, passes=passes)
 
     def register_local_var(self, var: Any) -> None:
         """Lets each rank keep its own `var`: its gradient is not reduced.
 
         Call it before the gradients are computed, on all ranks.
         """
-        self._local.add(var)
+        self._sharing.local.add(var)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """As the inner optimizer's."""
@@ -105,23 +104,9 @@ class _Distributed(tf.compat.v1.train.Optimizer):
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
-    def _agree(
-        self, gradients: list[Any], variables: list[Any]
-    ) -> tuple[_plan.Plan, list[int], list[int]]:
-        """Returns the plan, and the places of shared and of local variables."""
-        if not self._groups_checked:
-            known = [*variables, *tf.compat.v1.trainable_variables()]
-            self._options.check_known(known, "this optimizer")
-            self._groups_checked = True
-        shared, own = self._local.split(variables)
-        some = [variables[i] for i in shared]
-        plan = self._reducer.plan_for(
-            [gradients[i] for i in shared],
-            some,
-            self._order.places(some),
-            remark=f"local variables={bool(own)}",
-        )
-        return plan, shared, own
+    def _agree(self, gradients: list[Any], variables: list[Any]) -> Share:
+        known = tf.compat.v1.trainable_variables()
+        return self._sharing.agree(gradients, variables, known)
 
 
 class GradientOptimizer(_Distributed):
@@ -140,7 +125,8 @@ class GradientOptimizer(_Distributed):
         options: Options,
         adder: _v1_passes.Adder | None,
     ) -> None:
-        super().__init__(optimizer, name, use_locking, options, densify=adder is not None)
+        passes = adder.passes if adder else 1
+        super().__init__(optimizer, name, use_locking, options, adder is not None, passes)
         self._adder = adder
 
     @as_it_stands
@@ -155,22 +141,9 @@ class GradientOptimizer(_Distributed):
         if not pairs:
             return pairs
         gradients, variables = map(list, zip(*pairs, strict=True))
-        plan, shared, own = self._agree(gradients, variables)
-        filled = self._reducer.fill(
-            plan, [gradients[i] for i in shared], [variables[i] for i in shared]
-        )
-        for i, gradient in zip(shared, filled, strict=True):
-            gradients[i] = gradient
-
-        def reduce(totals: Sequence[Any]) -> list[Any]:
-            result = list(totals)
-            reduced = self._reducer.reduce(plan, [result[i] for i in shared])
-            for i, gradient in zip(shared, reduced, strict=True):
-                result[i] = gradient
-            for i in own:
-                result[i] = _local.scaled(result[i], self._options)
-            return result
-
+        share = self._agree(gradients, variables)
+        gradients = self._sharing.filled(share, gradients, variables)
+        reduce = functools.partial(self._sharing.reduced, share)
         if self._adder is None:
             gradients = reduce(gradients)
         else:
@@ -205,7 +178,7 @@ class AdasumOptimizer(_Distributed):
         options: Options,
         passes: int,
     ) -> None:
-        super().__init__(optimizer, name, use_locking, options, densify=True)
+        super().__init__(optimizer, name, use_locking, options, True, passes)
         self._rounds = _v1_passes.Rounds(passes)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
@@ -219,18 +192,19 @@ class AdasumOptimizer(_Distributed):
         """Updates locally and replaces the change by the Adasum of all ranks' changes."""
         pairs = list(grads_and_vars)
         gradients, variables = map(list, zip(*pairs, strict=True))
-        plan, shared, own = self._agree(gradients, variables)
-        gradients = [
-            _local.scaled(g, self._options) if i in own else g for i, g in enumerate(gradients)
-        ]
+        share = self._agree(gradients, variables)
+        gradients = self._sharing.with_own_scaled(share, gradients)
         pairs = list(zip(gradients, variables, strict=True))
-        dense = [entry.kind is _plan.Kind.DENSE for entry in plan.entries]
-        combined = [variables[i] for i, is_dense in zip(shared, dense, strict=True) if is_dense]
+        dense = [entry.kind is _plan.Kind.DENSE for entry in share.plan.entries]
+        places = zip(share.shared, dense, strict=True)
+        combined = [variables[i] for i, is_dense in places if is_dense]
+
+        reduce = self._sharing.reducer.reduce
 
         def combine(starts: Sequence[Any]) -> list[Any]:
             own_changes = (v.read_value() - s for v, s in zip(combined, starts, strict=True))
             changes = [next(own_changes) if is_dense else None for is_dense in dense]
-            total = [c for c in self._reducer.reduce(plan, changes) if c is not None]
+            total = [c for c in reduce(share.plan, changes) if c is not None]
             return [
                 variable.assign(start + change)
                 for variable, start, change in zip(combined, starts, total, strict=True)

@@ -36,6 +36,11 @@ class Adder:
         self._average = average
         self._due: Any = None  # bool: the pass that computed it is the last of its round
 
+    @property
+    def passes(self) -> int:
+        """Passes per update."""
+        return self._passes
+
     def add(
         self,
         gradients: Sequence[Any],

@@ -33,16 +33,15 @@ from tfring._gathers import (
     gather_with_counts,
     grouped_allgather,
 )
-from tfring._scatters import alltoall, grouped_reducescatter, reducescatter
-from tfring._waits import (
-    barrier,
-    join,
+from tfring._queries import (
     local_rank_op,
     local_size_op,
     process_set_included_op,
     rank_op,
     size_op,
 )
+from tfring._scatters import alltoall, grouped_reducescatter, reducescatter
+from tfring._waits import barrier, join
 from tfring.compression import Compression, Compressor, checked
 from tfring.constants import NAMES, Adasum, Average, Sum
 from tfring.process_sets import ProcessSet, global_process_set

@@ -323,6 +323,14 @@ def test_a_group_of_unknown_variables(sgd: Any) -> None:
 
 
 @SGD
+def test_passes_that_differ_are_an_error_on_all_ranks(sgd: Any) -> None:
+    weight = tf.Variable(0.0)
+    optimizer = DistributedOptimizer(sgd(1.0), backward_passes_per_step=1 + hvd.rank())
+    with pytest.raises(tf.errors.FailedPreconditionError, match="backward_passes_per_step=2"):
+        optimizer.apply_gradients([(tf.constant(1.0), weight)])
+
+
+@SGD
 def test_distributed_twice(sgd: Any) -> None:
     with pytest.raises(ValueError, match="distributed already"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd(1.0)))

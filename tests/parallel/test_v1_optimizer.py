@@ -343,3 +343,9 @@ def test_adasum_leaves_a_local_variable_alone(rank: int, size: int) -> None:
 def test_adasum_has_no_average_over_passes() -> None:
     with pytest.raises(ValueError, match="average_aggregated_gradients"):
         sgd(op=hvd.Adasum, backward_passes_per_step=2, average_aggregated_gradients=True)
+
+
+def test_passes_that_differ_are_an_error_on_all_ranks() -> None:
+    optimizer = sgd(backward_passes_per_step=1 + hvd.rank())
+    with pytest.raises(tf.errors.FailedPreconditionError, match="backward_passes_per_step=2"):
+        optimizer.compute_gradients(variable(1.0) ** 2)

@@ -12,7 +12,8 @@ import tfring as hvd
 MODULES = {
     "tfring._gathers": 4,
     "tfring._graph_mode": 2,
-    "tfring._waits": 3,
+    "tfring._queries": 1,
+    "tfring._waits": 2,
     "tfring.collectives": 2,
     "tfring.compression": 1,
     "tfring.objects": 4,

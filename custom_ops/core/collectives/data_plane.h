@@ -64,6 +64,24 @@ class DataPlane {
   // stage, chunk i-1 is in the second, and so on. A place is free for the
   // first stage once all local ranks have taken its former chunk.
   Status RunPipeline(uint64_t steps, std::initializer_list<Stage> stages);
+  // ... those of a collective that only moves bytes: `mover` has steps(),
+  // CopyIn, Exchange (left out on one host) and CopyOut.
+  template <typename Mover>
+  Status RunMover(Mover* mover) {
+    const Stage copy_in = [mover](uint64_t step, uint64_t chunk) {
+      return mover->CopyIn(step, chunk);
+    };
+    const Stage exchange = [mover](uint64_t step, uint64_t chunk) {
+      return mover->Exchange(step, chunk);
+    };
+    const Stage copy_out = [mover](uint64_t step, uint64_t chunk) {
+      return mover->CopyOut(step, chunk);
+    };
+    if (members_->host_count() > 1) {
+      return RunPipeline(mover->steps(), {copy_in, exchange, copy_out});
+    }
+    return RunPipeline(mover->steps(), {copy_in, copy_out});
+  }
 
   // Waits until a local rank's counter is at least `value`.
   Status Await(int local, Counter RankState::* counter, uint64_t value);

@@ -131,19 +131,7 @@ Status Deliver(DataPlane* plane, const DeliverJob& job) {
   uint64_t most = 0;
   auto parts = NumberParts(job, &most);
   Deliverer deliverer(plane, job, std::move(parts), most);
-  const DataPlane::Stage copy_in = [&](uint64_t step, uint64_t chunk) {
-    return deliverer.CopyIn(step, chunk);
-  };
-  const DataPlane::Stage exchange = [&](uint64_t step, uint64_t chunk) {
-    return deliverer.Exchange(step, chunk);
-  };
-  const DataPlane::Stage copy_out = [&](uint64_t step, uint64_t chunk) {
-    return deliverer.CopyOut(step, chunk);
-  };
-  if (plane->members().host_count() > 1) {
-    return plane->RunPipeline(deliverer.steps(), {copy_in, exchange, copy_out});
-  }
-  return plane->RunPipeline(deliverer.steps(), {copy_in, copy_out});
+  return plane->RunMover(&deliverer);
 }
 
 }  // namespace tfring

@@ -118,19 +118,7 @@ std::function<void(uint64_t, uint64_t, char*)> InputReader(
 
 Status Gather(DataPlane* plane, const GatherJob& job) {
   Gatherer gatherer(plane, job);
-  const DataPlane::Stage copy_in = [&](uint64_t step, uint64_t chunk) {
-    return gatherer.CopyIn(step, chunk);
-  };
-  const DataPlane::Stage exchange = [&](uint64_t step, uint64_t chunk) {
-    return gatherer.Exchange(step, chunk);
-  };
-  const DataPlane::Stage copy_out = [&](uint64_t step, uint64_t chunk) {
-    return gatherer.CopyOut(step, chunk);
-  };
-  if (plane->members().host_count() > 1) {
-    return plane->RunPipeline(gatherer.steps(), {copy_in, exchange, copy_out});
-  }
-  return plane->RunPipeline(gatherer.steps(), {copy_in, copy_out});
+  return plane->RunMover(&gatherer);
 }
 
 Status GatherSmall(DataPlane* plane, const std::string& mine,

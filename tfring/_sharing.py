@@ -1,0 +1,99 @@
+"""What of one optimizer's gradients ranks share: the same for every kind of optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tfring import _local, _plan, _reducer
+from tfring._options import Options
+from tfring._order import Order
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """How the gradients of one call are reduced.
+
+    Args:
+        plan: For the shared ones, in their order.
+        shared: Places of what is reduced among the variables.
+        own: Places of this rank's own.
+    """
+
+    plan: _plan.Plan
+    shared: list[int]
+    own: list[int]
+
+
+class Sharing:
+    """Agrees with other ranks on what is reduced, and reduces it.
+
+    Args:
+        name: Prefix of the collectives' names.
+        options: How to reduce.
+        densify: Whether sparse gradients become dense.
+        passes: Calls whose gradients make one update; alike on all ranks.
+    """
+
+    def __init__(self, name: str, options: Options, *, densify: bool, passes: int) -> None:
+        self.local = _local.LocalVariables()
+        self.reducer = _reducer.Reducer(name, options, densify=densify)
+        self._options = options
+        self._passes = passes
+        self._order = Order()  # of shared variables: alike on all ranks
+        self._groups_checked = False
+
+    def agree(
+        self, gradients: Sequence[Any], variables: Sequence[Any], known: Sequence[Any]
+    ) -> Share:
+        """Finds the plan, with the other ranks when it is new; every rank must call it.
+
+        Args:
+            gradients: One per variable, or None.
+            variables: Those of this call.
+            known: Those that the user's `groups` may name.
+
+        Raises:
+            ValueError: When `groups` names another variable.
+            tf.errors.FailedPreconditionError: On all ranks, when they differ.
+        """
+        if not self._groups_checked:
+            self._options.check_known([*known, *variables], "this optimizer")
+            self._groups_checked = True
+        shared, own = self.local.split(variables)
+        some = [variables[i] for i in shared]
+        plan = self.reducer.plan_for(
+            [gradients[i] for i in shared],
+            some,
+            self._order.places(some),
+            remark=f"local variables={bool(own)}, backward_passes_per_step={self._passes}",
+        )
+        return Share(plan, shared, own)
+
+    def filled(self, share: Share, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Returns the gradients, with zeros where only other ranks have one."""
+        some = [gradients[i] for i in share.shared]
+        of = [variables[i] for i in share.shared]
+        return _placed(gradients, share.shared, self.reducer.fill(share.plan, some, of))
+
+    def reduced(self, share: Share, gradients: Sequence[Any]) -> list[Any]:
+        """Returns the gradients, the shared ones reduced and the own ones scaled."""
+        result = self.with_own_scaled(share, gradients)
+        some = [result[i] for i in share.shared]
+        return _placed(result, share.shared, self.reducer.reduce(share.plan, some))
+
+    def with_own_scaled(self, share: Share, gradients: Sequence[Any]) -> list[Any]:
+        """Returns the gradients, this rank's own divided by the number of ranks if need be."""
+        result = list(gradients)
+        for i in share.own:
+            if not _reducer.is_reduced(result[i]):
+                result[i] = _local.scaled(result[i], self._options)
+        return result
+
+
+def _placed(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    result = list(items)
+    for i, item in zip(places, new, strict=True):
+        result[i] = item
+    return result
