@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from tfring import _adasum, _keras, _legacy_keras, _loss_scale, _v1
+from tfring import _adasum, _keras, _legacy_keras, _loss_scale, _old_names, _v1
 from tfring._aggregation import LocalAggregation
 from tfring._options import Options
 from tfring._step import ATTRIBUTE, Step
@@ -176,6 +176,7 @@ def distribute(
         _adasum.check(_loss_scale.innermost(optimizer))
     aggregation = LocalAggregation(passes, average_passes) if passes > 1 else None
     _loss_scale.install(_run_of)
+    _old_names.install()
     Step(optimizer, name or "optimizer", options, aggregation).attach()
     return optimizer
 

@@ -305,9 +305,10 @@ def _engine_errors(process_set: ProcessSet) -> Iterator[None]:
 def _require_dynamic(function: str) -> None:
     if not world.settings().dynamic_process_sets:
         raise ValueError(
-            f"`{function}` after init needs the dynamic mode. Call "
-            'init(process_sets="dynamic"), set TFRING_DYNAMIC_PROCESS_SETS=1, or give all sets '
-            "to init(process_sets=[...])."
+            f"`{function}` after init needs the dynamic mode, and the init that has run did not "
+            'ask for it. Make that first call init(process_sets="dynamic") (a second one does '
+            "nothing without shutdown()), set TFRING_DYNAMIC_PROCESS_SETS=1, or give all sets to "
+            "init(process_sets=[...])."
         )
 
 

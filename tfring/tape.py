@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _local, _reducer
+from tfring import _local, _old_names, _reducer
 from tfring._autograph import as_it_stands
 from tfring._options import Options, unwrapped
 from tfring.compression import Compression, Compressor
@@ -84,6 +84,7 @@ class DistributedGradientTape:
                 "`gradtape` must be a tf.GradientTape. "
                 f"Received: gradtape={gradtape!r} of type {type(gradtape).__name__}"
             )
+        _old_names.install()
         self._gradtape = gradtape
         self._local = _local.LocalVariables()
         self._options = Options(
