@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from tfring.tape import DistributedGradientTape
 
     callbacks: ModuleType
+    data: ModuleType
     keras: ModuleType
 
 __all__ = [
@@ -135,6 +136,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "cuda_built",
+    "data",
     "ddl_built",
     "global_process_set",
     "gloo_built",
@@ -205,7 +207,7 @@ _LAZY = {
     "run": "tfring.launch.function",
     "size_op": "tfring.collectives",
 }
-_LAZY_MODULES = ("callbacks", "keras")
+_LAZY_MODULES = ("callbacks", "data", "keras")
 
 
 def __getattr__(name: str) -> Any:

@@ -48,6 +48,7 @@ NAMES = {
     "cross_rank",
     "cross_size",
     "cuda_built",
+    "data",
     "ddl_built",
     "global_process_set",
     "gloo_built",
