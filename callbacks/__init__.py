@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfring import _absent
+from tfring import _absent, _callback_list, _keras
 from tfring.callbacks.best_model_checkpoint import BestModelCheckpoint
 from tfring.callbacks.broadcast_global_variables import BroadcastGlobalVariablesCallback
 from tfring.callbacks.learning_rate_schedule import LearningRateScheduleCallback
@@ -18,6 +18,8 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]
+
+_callback_list.install(_keras.module())
 
 
 def __getattr__(name: str) -> Any:

@@ -27,9 +27,9 @@ class MetricAverageCallback(_keras.Callback):
     `states_add_up = False`. All ranks must have the same metrics; one that only some ranks report
     is averaged over those and added to the others' logs.
 
-    Put it before callbacks that read metrics (`ModelCheckpoint`, `EarlyStopping`,
-    `ReduceLROnPlateau`): they then decide alike on all ranks. All ranks must run the same
-    number of epochs. `evaluate` on its own is not averaged.
+    Wherever it stands in the list, it comes before `on_epoch_end` of all others: callbacks that
+    read metrics (`ModelCheckpoint`, `EarlyStopping`, `ReduceLROnPlateau`) decide alike on all
+    ranks. All ranks must run the same number of epochs. `evaluate` on its own is not averaged.
 
     Args:
         device: No effect.
@@ -48,10 +48,11 @@ class MetricAverageCallback(_keras.Callback):
         del device
         self._train: _Snapshot | None = None
         self._validation: _Snapshot | None = None
+        self._combined: dict[str, Any] | None = None  # the logs, until `on_epoch_end`
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Forgets the metrics of the last epoch."""
-        self._train = self._validation = None
+        self._train = self._validation = self._combined = None
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Keeps the metrics of training, which validation is about to reset."""
@@ -61,13 +62,11 @@ class MetricAverageCallback(_keras.Callback):
         """Keeps the metrics of validation."""
         self._validation = _Snapshot(self.model)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Combines `logs` in place, by one exchange."""
+    def before_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Combines `logs` in place, by one exchange, before other callbacks see them."""
         if logs is None or world.size() == 1:
             return
-        snapshots = [self._train or _Snapshot(self.model)]
-        if self._validation is not None:
-            snapshots.append(self._validation)
+        snapshots = self._snapshots()
         entries = {name: _entry(name, value, snapshots) for name, value in logs.items()}
         mine = _Report(
             {name: entry for name, entry in entries.items() if entry is not None},
@@ -76,6 +75,25 @@ class MetricAverageCallback(_keras.Callback):
         reports = objects.allgather_object(mine, name="metric average")
         logs.update(_averages([report.entries for report in reports]))
         logs.update(_combined(self.model, snapshots, reports))
+        self._combined = dict(logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Averages what callbacks before this one have written into the logs since."""
+        if logs is None or world.size() == 1:
+            return
+        if self._combined is None:  # a loop of one's own, without a list of callbacks
+            self.before_epoch_end(epoch, logs)
+        before, self._combined = self._combined or {}, None
+        new = [name for name in logs if name not in before or logs[name] is not before[name]]
+        snapshots = self._snapshots()
+        entries = {name: _entry(name, logs[name], snapshots) for name in new}
+        mine = {name: entry for name, entry in entries.items() if entry is not None}
+        logs.update(_averages(objects.allgather_object(mine, name="metric average, later")))
+        self._train = self._validation = None
+
+    def _snapshots(self) -> list[_Snapshot]:
+        self._train = self._train or _Snapshot(self.model)
+        return [self._train] if self._validation is None else [self._train, self._validation]
 
 
 class _Entry(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from tfring import _adasum, _keras, _legacy_keras, _loss_scale, _old_names, _v1
+from tfring import _adasum, _callback_list, _keras, _legacy_keras, _loss_scale, _old_names, _v1
 from tfring._aggregation import LocalAggregation
 from tfring._options import Options
 from tfring._step import ATTRIBUTE, Step
@@ -169,6 +169,7 @@ def distribute(
     kind: dict[str, Any] = {"passes": passes, "average_passes": average_passes}
     if _v1.is_v1_optimizer(optimizer):
         return _v1.distribute(optimizer, name, options, use_locking=use_locking, **kind)
+    _callback_list.install(_keras.of(optimizer))
     if _keras.is_legacy(optimizer):
         return _legacy_keras.distribute(optimizer, name, options, **kind)
     _check_optimizer(optimizer)
