@@ -7,6 +7,7 @@ from typing import Any
 from tfring import _absent, _callback_list, _keras
 from tfring.callbacks.best_model_checkpoint import BestModelCheckpoint
 from tfring.callbacks.broadcast_global_variables import BroadcastGlobalVariablesCallback
+from tfring.callbacks.drift import DriftCallback
 from tfring.callbacks.learning_rate_schedule import LearningRateScheduleCallback
 from tfring.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfring.callbacks.metric_average import MetricAverageCallback
@@ -14,6 +15,7 @@ from tfring.callbacks.metric_average import MetricAverageCallback
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "DriftCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",

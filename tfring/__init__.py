@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         size_op,
     )
     from tfring.compression import Compression
+    from tfring.drift import check_drift
     from tfring.launch.function import run
     from tfring.objects import (
         allgather_object,
@@ -132,6 +133,7 @@ __all__ = [
     "broadcast_variables",
     "callbacks",
     "ccl_built",
+    "check_drift",
     "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",
@@ -195,6 +197,7 @@ _LAZY = {
     "broadcast_object": "tfring.objects",
     "broadcast_object_fn": "tfring.objects",
     "broadcast_variables": "tfring.objects",
+    "check_drift": "tfring.drift",
     "grouped_allgather": "tfring.collectives",
     "grouped_allreduce": "tfring.collectives",
     "grouped_reducescatter": "tfring.collectives",

@@ -138,7 +138,7 @@ class Step:
         self, optimizer: Any, name: str, options: Options, aggregation: LocalAggregation | None
     ) -> None:
         self._optimizer = optimizer
-        self._options = options
+        self._options = self.options = options
         self._aggregation = aggregation
         densify = aggregation is not None or options.op == Adasum
         passes = aggregation.passes if aggregation else 1
@@ -160,6 +160,11 @@ class Step:
         object.__setattr__(self._optimizer, ATTRIBUTE, self)
         object.__setattr__(self._optimizer, "apply_gradients", apply_gradients)
         object.__setattr__(self._optimizer, "register_local_var", self.local.add)
+
+    @property
+    def known(self) -> list[Any]:
+        """The variables that it has been given gradients of, or was told of."""
+        return self._order.seen
 
     def know(self, variables: Sequence[Any]) -> None:
         """Numbers variables before their first gradients come."""

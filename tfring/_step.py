@@ -38,7 +38,7 @@ class Step:
         self, optimizer: Any, name: str, options: Options, aggregation: LocalAggregation | None
     ) -> None:
         self._optimizer = optimizer
-        self._options = options
+        self._options = self.options = options
         self._aggregation = aggregation
         self._accumulates = bool(_loss_scale.innermost(optimizer).gradient_accumulation_steps)
         self._densify = self._accumulates or aggregation is not None or options.op == Adasum

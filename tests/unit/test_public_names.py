@@ -44,6 +44,7 @@ NAMES = {
     "broadcast_variables",
     "callbacks",
     "ccl_built",
+    "check_drift",
     "check_num_rank_power_of_2",
     "cross_rank",
     "cross_size",

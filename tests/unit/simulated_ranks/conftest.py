@@ -192,9 +192,15 @@ class Simulation:
         assert tf.executing_eagerly()
         return self.meet(self.rank, name, item, self.members(process_set))
 
-    def broadcast_variables(self, variables: list[Any], root_rank: int) -> None:
+    def broadcast_variables(
+        self,
+        variables: list[Any],
+        root_rank: int,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
         mine = [v.numpy() for v in variables]
-        received = self.meet(self.rank, "broadcast", mine, range(self.size))[root_rank]
+        members = self.members(process_set)
+        received = self.meet(self.rank, "broadcast", mine, members)[members.index(root_rank)]
         for variable, value in zip(variables, received, strict=True):
             variable.assign(value)
 

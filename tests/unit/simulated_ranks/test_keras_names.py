@@ -11,6 +11,7 @@ def test_callbacks() -> None:
     assert tfring.callbacks.__all__ == [
         "BestModelCheckpoint",
         "BroadcastGlobalVariablesCallback",
+        "DriftCallback",
         "LearningRateScheduleCallback",
         "LearningRateWarmupCallback",
         "MetricAverageCallback",
