@@ -1,6 +1,6 @@
 """The collective ops on checked tensors: lists in, lists out, one op each.
 
-`process_set` is the id of the ranks that take part, 0 for all.
+`process_set` is the handle of the ranks that take part, 0 for all.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def alltoall(
         splits: rows for each rank, int64 of shape (number of tensors, size); or empty, for equal
             parts.
         name: the user's name, or None.
-        process_set: id of the ranks that take part.
+        process_set: handle of the ranks that take part.
 
     Returns:
         What was received, in rank order, and how many rows came from each rank: int64 of shape

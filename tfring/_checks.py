@@ -114,7 +114,7 @@ def factor(value: float, argument: str) -> float:
 
 
 def process_set(value: Any) -> int:
-    """Returns the id of a process set that this rank may use.
+    """Returns the handle of a process set that this rank may use.
 
     Raises:
         TypeError: it is no `ProcessSet`.
@@ -127,7 +127,7 @@ def process_set(value: Any) -> int:
             "`process_set` must be a tfring.ProcessSet. "
             f"Received: process_set={value!r}. Make one with tfring.ProcessSet(ranks)."
         )
-    if value.process_set_id is None:
+    if value.handle is None:
         raise ValueError(
             f"`process_set` must be registered. Received: process_set={value}. Give it to "
             "init(process_sets=[...]) or to add_process_set."
@@ -137,11 +137,11 @@ def process_set(value: Any) -> int:
             f"`process_set` must hold the rank that calls, {world.rank()}. "
             f"Received: process_set={value}. Ask `process_set.included()` first.",
         )
-    return value.process_set_id
+    return value.handle
 
 
 def root(root_rank: Any, process_set: int = 0) -> int:
-    """Returns the root's global rank, which must be in the process set with this id.
+    """Returns the root's global rank, which must be in the process set with this handle.
 
     Raises:
         InvalidArgumentError: it is no whole number, or not in the set.
@@ -211,12 +211,12 @@ def splits(value: Any, process_set: int) -> Any:
 
 
 def size_of(process_set: int) -> int:
-    """Returns the number of ranks of the process set with this id."""
+    """Returns the number of ranks of the process set with this handle."""
     return len(process_sets.ranks_of(process_set))
 
 
-def set_id(value: Any) -> int:
-    """Returns a process set's id, which need not be in use.
+def set_handle(value: Any) -> int:
+    """Returns the handle of the process set with an id, which need not be in use.
 
     Raises:
         InvalidArgumentError: it can be none.
@@ -231,7 +231,7 @@ def set_id(value: Any) -> int:
             f"Received: process_set_id={value!r}. Give `process_set.process_set_id` of one that is "
             "registered."
         )
-    return number
+    return process_sets.handle_of(number)
 
 
 def invalid(text: str) -> tf.errors.InvalidArgumentError:

@@ -114,11 +114,11 @@ class Request(Structure):
     _fields_ = [
         ("name", c_char_p),
         ("kind", c_int32),
-        ("process_set", c_int32),
         ("reduce_op", c_int32),
         ("root", c_int32),
         ("tensor_count", c_int32),
         ("tensors", POINTER(Tensor)),
+        ("process_set", c_int64),
         ("prescale", c_double),
         ("postscale", c_double),
         ("splits", POINTER(c_int64)),
@@ -158,12 +158,12 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tfr_world_after_fork": (None, [c_void_p]),
     "tfr_process_set_add": (
         c_int,
-        [c_void_p, POINTER(c_int32), c_int32, POINTER(c_int32), _ERROR],
+        [c_void_p, POINTER(c_int32), c_int32, POINTER(c_int64), _ERROR],
     ),
-    "tfr_process_set_remove": (c_int, [c_void_p, c_int32, _ERROR]),
+    "tfr_process_set_remove": (c_int, [c_void_p, c_int64, _ERROR]),
     "tfr_process_set_info": (
         c_int,
-        [c_void_p, c_int32, POINTER(c_int32), POINTER(c_int32), _ERROR],
+        [c_void_p, c_int64, POINTER(c_int32), POINTER(c_int32), _ERROR],
     ),
     "tfr_submit": (c_int, [c_void_p, POINTER(Request), _ERROR]),
     "tfr_run": (c_int, [c_void_p, POINTER(Request), _ERROR]),

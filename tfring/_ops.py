@@ -92,7 +92,7 @@ def _adapter() -> ctypes.CDLL:
     adapter.tfring_tf_announce_fault.argtypes = [
         ctypes.c_int32,
         ctypes.c_char_p,
-        ctypes.c_int32,
+        ctypes.c_int64,
         ctypes.c_char_p,
     ]
     adapter.tfring_tf_announce_fault.restype = None

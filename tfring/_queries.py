@@ -71,4 +71,4 @@ def local_rank_op(name: str | None = None) -> Any:
 
 def _ask(question: int, name: str | None, process_set_id: int = 0) -> Any:
     world.require_usable()
-    return _calls.query(question, _checks.set_id(process_set_id), name)
+    return _calls.query(question, _checks.set_handle(process_set_id), name)

@@ -58,7 +58,7 @@ class Reducer:
         self._groups = options.group_of()
         self._name = ""
         self._generation = -1
-        self._set_id: int | None = None  # of the process set when the plans were made
+        self._set: int | None = None  # handle of the process set when the plans were made
         self._count = 0  # plans made in this world
         self._plans: dict[tuple[Any, ...], list[_Known]] = collections.defaultdict(list)
         self._sums: dict[str, _sparse.SparseSum] = {}  # by name of the plan
@@ -198,9 +198,9 @@ class Reducer:
 
     def _renew(self) -> None:
         generation, members = world.generation(), self._options.process_set
-        if (generation, members.process_set_id) == (self._generation, self._set_id):
+        if (generation, members.handle) == (self._generation, self._set):
             return
-        self._generation, self._set_id = generation, members.process_set_id
+        self._generation, self._set = generation, members.handle
         self._count = 0
         self._plans.clear()
         self._sums.clear()

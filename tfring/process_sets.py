@@ -24,6 +24,7 @@ _FAULTS_S = 2.0
 # Numbers of tfr_kind in custom_ops/core/tfring.h.
 _ADD = 101
 _REMOVE = 102
+_ID_MASK = (1 << 32) - 1
 _NO_COMMUNICATORS = (
     "there is no MPI, so `{0}` cannot be an mpi4py communicator; give the list of its ranks. "
     "Received: {0}={1!r}"
@@ -56,6 +57,7 @@ class ProcessSet:
 
     def __init__(self, ranks_or_comm: Sequence[int]) -> None:
         self.process_set_id: int | None = None
+        self._handle: int | None = None
         self.ranks: list[int] | None = _checked_ranks(ranks_or_comm)
         self.mpi_comm: Any = None
 
@@ -83,6 +85,11 @@ class ProcessSet:
             return None
         return world.rank() in self.ranks
 
+    @property
+    def handle(self) -> int | None:
+        """What the ops know the set by, see `_registered`; None while it is not registered."""
+        return self._handle
+
     def __str__(self) -> str:
         return (
             f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
@@ -92,7 +99,8 @@ class ProcessSet:
     __repr__ = __str__
 
 
-# The sets that can be used now, by id.
+# The sets that can be used now, by handle: what the engine and the ops know a set by. Its low 32
+# bits are the id, which is used again; a removed set's handle never means another set.
 _registered: dict[int, ProcessSet] = {}
 
 
@@ -140,9 +148,9 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a registered process set; every rank of the job must call it, member or not.
 
-    Afterwards the object's id is None, and it may be added again. Call no `tf.function` that was
-    traced with the set any more: it fails, but knows the set by its id, so once another set has
-    that id it runs among that one's ranks.
+    Afterwards the object's id is None, and it may be added again. A `tf.function` that was traced
+    with the set fails with InvalidArgumentError from then on, also when another set, or this one,
+    has got the id.
 
     Args:
         process_set: the set.
@@ -174,16 +182,16 @@ def remove_process_set(process_set: ProcessSet) -> bool:
             raise TypeError(
                 f"`process_set` must be a tfring.ProcessSet. Received: process_set={process_set!r}"
             )
-    number = process_set.process_set_id
-    if number is None or number == 0:
+    handle = process_set._handle
+    if not handle:
         return False
     _require_dynamic("remove_process_set")
     # Calls with wrong arguments have raised, but the peers may be on their way to them.
     _ops.wait_for_faults(_FAULTS_S)
     with _engine_errors(process_set):
-        world.call("tfr_process_set_remove", number)
-    del _registered[number]
-    process_set.process_set_id = None
+        world.call("tfr_process_set_remove", handle)
+    del _registered[handle]
+    process_set.process_set_id = process_set._handle = None
     return True
 
 
@@ -229,26 +237,33 @@ def _setup(process_sets: Sequence[ProcessSet]) -> None:
 
 def _teardown() -> None:
     """Makes every set unusable; `shutdown` calls it."""
-    for number, process_set in _registered.items():
-        process_set.process_set_id = None if number else 0
+    for handle, process_set in _registered.items():
+        if handle:
+            process_set.process_set_id = process_set._handle = None
     global_process_set.ranks = None
     _registered.clear()
 
 
-def ranks_of(number: int) -> list[int]:
-    """Returns the ranks of the set with this id.
+def handle_of(number: int) -> int:
+    """Returns the handle of the set that has this id now; where none has, that of the first one."""
+    return next((h for h, s in _registered.items() if s.process_set_id == number), number)
+
+
+def ranks_of(handle: int) -> list[int]:
+    """Returns the ranks of the set with this handle.
 
     Raises:
         ValueError: there is none.
     """
-    if number == 0:
+    if handle == 0:
         return list(range(world.size()))
-    if number not in _registered:
+    if handle not in _registered:
+        number = handle & _ID_MASK
         raise ValueError(
             f"there is no process set with id {number}; it was removed, or never added. "
             f"Registered: {', '.join(map(str, _registered.values())) or 'none'}"
         )
-    return list(_registered[number].ranks or [])
+    return list(_registered[handle].ranks or [])
 
 
 def of_ranks(ranks: Sequence[int]) -> ProcessSet:
@@ -260,17 +275,19 @@ def of_ranks(ranks: Sequence[int]) -> ProcessSet:
 
 def ids_and_ranks() -> dict[int, list[int]]:
     """Returns the ranks of every registered set by its id."""
-    return {number: list(s.ranks or []) for number, s in sorted(_registered.items())}
+    by_id = ((s.process_set_id or 0, list(s.ranks or [])) for s in _registered.values())
+    return dict(sorted(by_id))
 
 
 def _add(process_set: ProcessSet) -> None:
     ranks = process_set.ranks or []
     numbers = (ctypes.c_int32 * len(ranks))(*ranks)
-    number = ctypes.c_int32()
+    handle = ctypes.c_int64()
     with _engine_errors(process_set):
-        world.call("tfr_process_set_add", numbers, len(ranks), ctypes.byref(number))
-    process_set.process_set_id = number.value
-    _registered[number.value] = process_set
+        world.call("tfr_process_set_add", numbers, len(ranks), ctypes.byref(handle))
+    process_set.process_set_id = handle.value & _ID_MASK
+    process_set._handle = handle.value
+    _registered[handle.value] = process_set
 
 
 @contextlib.contextmanager
@@ -344,7 +361,7 @@ def _checked_ranks(ranks: Any) -> list[int]:
 
 def _global() -> ProcessSet:
     process_set = ProcessSet([0])
-    process_set.process_set_id = 0
+    process_set.process_set_id = process_set._handle = 0
     process_set.ranks = None  # known after init
     return process_set
 

@@ -90,22 +90,23 @@ void tfr_world_shutdown(tfr_world* world) {
 void tfr_world_after_fork(tfr_world* world) { world->world->AfterFork(); }
 
 int tfr_process_set_add(tfr_world* world, const int32_t* ranks, int32_t count,
-                        int32_t* id, tfr_error* error) {
+                        int64_t* handle, tfr_error* error) {
   return Guarded(error, [&] {
     return world->world->process_sets().Add(
-        std::vector<int>(ranks, ranks + (count > 0 ? count : 0)), id);
+        std::vector<int>(ranks, ranks + (count > 0 ? count : 0)), handle);
   });
 }
 
-int tfr_process_set_remove(tfr_world* world, int32_t id, tfr_error* error) {
+int tfr_process_set_remove(tfr_world* world, int64_t handle, tfr_error* error) {
   return Guarded(error,
-                 [&] { return world->world->process_sets().Remove(id); });
+                 [&] { return world->world->process_sets().Remove(handle); });
 }
 
-int tfr_process_set_info(const tfr_world* world, int32_t id, int32_t* size,
+int tfr_process_set_info(const tfr_world* world, int64_t handle, int32_t* size,
                          int32_t* rank, tfr_error* error) {
-  return Guarded(
-      error, [&] { return world->world->process_sets().Info(id, size, rank); });
+  return Guarded(error, [&] {
+    return world->world->process_sets().Info(handle, size, rank);
+  });
 }
 
 int tfr_submit(tfr_world* world, const tfr_request* request, tfr_error* error) {

@@ -184,7 +184,9 @@ TFR_API void tfr_world_after_fork(tfr_world* world);
 
 // A process set is a group of ranks with collectives of its own, which run at
 // the same time as those of other sets. Set 0 is the whole world. Ids of
-// removed sets are used again, the one removed first first.
+// removed sets are used again, the one removed first first. So requests name
+// sets by handles: the low 32 bits are the id, the high ones count the sets
+// that had it before. A removed set's handle never means another set.
 
 // Makes a set; a collective of the whole world: every rank must call it with
 // the same ranks, in the same order among its calls of add and remove. `ranks`
@@ -193,15 +195,16 @@ TFR_API void tfr_world_after_fork(tfr_world* world);
 // rank alone reaches all others, too. Ranks that call it with different lists
 // get FAILED_PRECONDITION.
 TFR_API int tfr_process_set_add(tfr_world* world, const int32_t* ranks,
-                                int32_t count, int32_t* id, tfr_error* error);
+                                int32_t count, int64_t* handle,
+                                tfr_error* error);
 // Removes a set; a collective of the whole world. INVALID_ARGUMENT for set 0
-// and unknown ids; FAILED_PRECONDITION, on every rank, when ranks name
+// and unknown handles; FAILED_PRECONDITION, on every rank, when ranks name
 // different sets or a member has collectives of the set pending.
-TFR_API int tfr_process_set_remove(tfr_world* world, int32_t id,
+TFR_API int tfr_process_set_remove(tfr_world* world, int64_t handle,
                                    tfr_error* error);
 // `*size` = number of ranks of the set, `*rank` = this rank's place among them
 // or -1. INVALID_ARGUMENT: no such set.
-TFR_API int tfr_process_set_info(const tfr_world* world, int32_t id,
+TFR_API int tfr_process_set_info(const tfr_world* world, int64_t handle,
                                  int32_t* size, int32_t* rank,
                                  tfr_error* error);
 
@@ -229,11 +232,11 @@ typedef void (*tfr_done)(void* user, const tfr_error* error);
 typedef struct tfr_request {
   const char* name;           // same on all ranks; n-th use pairs with n-th use
   int32_t kind;               // tfr_kind
-  int32_t process_set;        // id of the ranks that take part; 0 = all
   int32_t reduce_op;          // tfr_reduce_op (allreduce, reducescatter)
   int32_t root;               // global rank (broadcast)
   int32_t tensor_count;       // dtypes may differ inside one request
   const tfr_tensor* tensors;  // copied
+  int64_t process_set;        // handle of the ranks that take part; 0 = all
   double prescale;            // each input times this before the reduction
   double postscale;           // the result times this; both in at least float32
   // alltoall: rows of each tensor for each rank of the set, [tensor][rank];

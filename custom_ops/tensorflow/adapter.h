@@ -16,7 +16,7 @@ TFR_API void tfring_tf_set_world(tfr_world* world, const char* reason);
 // Tells the peers that this rank's call of a collective has wrong arguments, so
 // that theirs fails with `text` instead of waiting. Returns at once.
 TFR_API void tfring_tf_announce_fault(int32_t kind, const char* name,
-                                      int32_t process_set, const char* text);
+                                      int64_t process_set, const char* text);
 
 // Waits until the peers have met all faults announced here, at most timeout_s.
 TFR_API void tfring_tf_wait_for_faults(double timeout_s);

@@ -46,7 +46,7 @@ void ReadAttributes(TF_OpKernelConstruction* construction,
     return static_cast<int32_t>(ReadInt(construction, name, status));
   };
   attributes->name = ReadString(construction, "tensor_name", status);
-  attributes->process_set = read_int("process_set");
+  attributes->process_set = ReadInt(construction, "process_set", status);
   switch (attributes->kind) {
     case TFR_ALLREDUCE:
     case TFR_REDUCESCATTER:

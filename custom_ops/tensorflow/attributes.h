@@ -13,7 +13,7 @@ namespace tfring {
 struct CollectiveAttributes {
   tfr_kind kind;
   std::string name;  // pairs the op with those of other ranks
-  int32_t process_set = 0;
+  int64_t process_set = 0;
   int32_t reduce_op = TFR_SUM;
   int32_t root = 0;
   double prescale = 1.0;

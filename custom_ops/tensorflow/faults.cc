@@ -42,7 +42,7 @@ PendingFaults& Pending() {
 }  // namespace tfring
 
 extern "C" void tfring_tf_announce_fault(int32_t kind, const char* name,
-                                         int32_t process_set,
+                                         int64_t process_set,
                                          const char* text) {
   tfr_request request = {};
   request.kind = kind;

@@ -34,7 +34,7 @@ bool KeepsShapes(tfr_kind kind) {
 }
 
 // Size of the process set, 0 where there is none: the engine says why.
-int64_t SizeOf(int32_t process_set) {
+int64_t SizeOf(int64_t process_set) {
   int32_t size = 0;
   int32_t rank;
   tfr_error error;

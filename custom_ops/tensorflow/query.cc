@@ -44,8 +44,8 @@ int Ask(tfr_world* world, const Query& query, int32_t* answer,
         tfr_error* error) {
   int32_t size;
   int32_t rank;
-  const int code = tfr_process_set_info(
-      world, static_cast<int32_t>(query.process_set), &size, &rank, error);
+  const int code =
+      tfr_process_set_info(world, query.process_set, &size, &rank, error);
   if (code != TFR_OK) return code;
   tfr_info info;
   tfr_world_info(world, &info);

@@ -86,7 +86,7 @@ struct Call {
   int32_t kind = TFR_ALLREDUCE;
   int32_t reduce_op = TFR_SUM;
   int32_t root = 0;
-  int32_t process_set = 0;
+  int64_t process_set = 0;
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<Tensor> tensors;

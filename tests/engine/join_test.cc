@@ -183,7 +183,7 @@ TEST(OnlyAllreduceIsServedWhileSomeoneHasJoined) {
         }
         EXPECT_TRUE(Join(world) >= 0);
       }
-      int32_t id = 0;
+      int64_t id = 0;
       const int32_t ranks[] = {0};
       if (rank > 0) {
         tfr_error error = {};
@@ -349,7 +349,7 @@ TEST(JoinIsForAllRanksOnly) {
   JobOptions options;
   RunJob(options, [&](int rank, tfr_world* world) {
     const int32_t ranks[] = {0};
-    int32_t id = 0;
+    int64_t id = 0;
     ASSERT_EQ(tfr_process_set_add(world, ranks, 1, &id, nullptr), TFR_OK);
     if (rank == 0) {
       Call call;
@@ -367,7 +367,7 @@ TEST(ProcessSetsGoOnWhileSomeoneHasJoined) {
   ForEachJob({3}, [](const JobOptions& options) {
     RunJob(options, [&](int rank, tfr_world* world) {
       const int32_t ranks[] = {1, 2};
-      int32_t id = 0;
+      int64_t id = 0;
       ASSERT_EQ(tfr_process_set_add(world, ranks, 2, &id, nullptr), TFR_OK);
       for (int i = 0; rank > 0 && i < 5; ++i) {
         float value = 1.0f;

@@ -32,7 +32,7 @@ TEST(MembersReduceAmongThemselves) {
     const std::vector<Ranks> sets = SetsOf(options.size);
     RunJob(options, [&](int rank, tfr_world* world) {
       for (size_t s = 0; s < sets.size(); ++s) {
-        const int32_t id = Added(world, sets[s]);
+        const int64_t id = Added(world, sets[s]);
         EXPECT_EQ(id, static_cast<int32_t>(s + 1));
         int32_t size = 0;
         int32_t place = 0;
@@ -58,7 +58,7 @@ TEST(MembersReduceAmongThemselves) {
 TEST(LargeTensorsPassThroughASet) {
   ForEachJob({4}, [](const JobOptions& options) {
     RunJob(options, [&](int rank, tfr_world* world) {
-      const int32_t set = Added(world, {1, 2, 3});
+      const int64_t set = Added(world, {1, 2, 3});
       if (rank == 0) return Barrier(world);
       constexpr size_t kCount = 1000003;
       std::vector<float> data(kCount, static_cast<float>(rank));
@@ -77,7 +77,7 @@ TEST(LargeTensorsPassThroughASet) {
 TEST(TheRootIsARankOfTheJob) {
   ForEachJob({3, 4}, [](const JobOptions& options) {
     RunJob(options, [&](int rank, tfr_world* world) {
-      const int32_t set = Added(world, {0, 2});
+      const int64_t set = Added(world, {0, 2});
       if (rank % 2 == 0 && rank < 3) {
         int32_t value = rank;
         Call call;
@@ -102,8 +102,8 @@ TEST(OneSetWaitsWhileAnotherGoesOn) {
   ForEachJob({3, 4}, [](const JobOptions& options) {
     Gate other_is_done;
     RunJob(options, [&](int rank, tfr_world* world) {
-      const int32_t stuck = Added(world, {0, 1});
-      const int32_t busy = Added(world, {1, 2});  // rank 1 is in both
+      const int64_t stuck = Added(world, {0, 1});
+      const int64_t busy = Added(world, {1, 2});  // rank 1 is in both
       if (rank == 0) {
         other_is_done.Pass();
         ExpectSum(world, stuck, rank, 2.0f);  // 1 of each
@@ -143,7 +143,7 @@ TEST(ADelayInOneSetDoesNotHoldUpAnother) {
 TEST(StrangersAndUnknownSetsAreRefusedAtOnce) {
   ForEachJob({3}, [](const JobOptions& options) {
     RunJob(options, [&](int rank, tfr_world* world) {
-      const int32_t set = Added(world, {0, 1});
+      const int64_t set = Added(world, {0, 1});
       float value = 1.0f;
       tfr_error error = {};
       if (rank == 2) {
@@ -181,7 +181,7 @@ TEST(WrongListsOfOneRankAreAnErrorOnAllRanks) {
                            {{0, 2}, "already: process set 1"},
                            {{0, 1, 2}, "already: process set 0"}}) {
       CASE(c.text);
-      int32_t id = 0;
+      int64_t id = 0;
       tfr_error error = {};
       const Ranks mine = rank == 0 ? c.ranks : Ranks{1, 2};
       EXPECT_EQ(Add(world, mine, &id, &error), TFR_INVALID_ARGUMENT);
@@ -208,13 +208,13 @@ TEST(WrongSetsAreNotRemoved) {
 TEST(DifferentCallsAreAnErrorOnAllRanks) {
   ForEachJob({3}, [](const JobOptions& options) {
     RunJob(options, [&](int rank, tfr_world* world) {
-      int32_t id = 0;
+      int64_t id = 0;
       tfr_error error = {};
       const Ranks mine = rank == 0 ? Ranks{0, 1} : Ranks{1, 2};
       EXPECT_EQ(Add(world, mine, &id, &error), TFR_FAILED_PRECONDITION);
       EXPECT_CONTAINS(std::string(error.text), "rank 0 sent");
       EXPECT_CONTAINS(std::string(error.text), "ranks 1 and 2");
-      const int32_t set = Added(world, {1, 2});
+      const int64_t set = Added(world, {1, 2});
       EXPECT_EQ(set, 1);
       const int code = rank == 1 ? Add(world, {0, 1}, &id, &error)
                                  : tfr_process_set_remove(world, set, &error);
@@ -229,7 +229,7 @@ TEST(DifferentCallsAreAnErrorOnAllRanks) {
 TEST(SetsWithPendingCollectivesStay) {
   ForEachJob({3}, [](const JobOptions& options) {
     RunJob(options, [&](int rank, tfr_world* world) {
-      const int32_t set = Added(world, {1, 2});
+      const int64_t set = Added(world, {1, 2});
       {
         std::unique_ptr<Pending> pending;
         if (rank == 2) pending = std::make_unique<Pending>(world, set);
@@ -259,11 +259,19 @@ TEST(IdsAreUsedAgainInTheOrderRemoved) {
       EXPECT_EQ(Added(world, {2}), 3);
       EXPECT_EQ(tfr_process_set_remove(world, 3, nullptr), TFR_OK);
       EXPECT_EQ(tfr_process_set_remove(world, 1, nullptr), TFR_OK);
-      EXPECT_EQ(Added(world, {0, 1}), 3);
-      EXPECT_EQ(Added(world, {1, 2}), 1);
+      // The same ids, but other handles: the old ones mean nothing any more.
+      constexpr int64_t kSecond = int64_t{1} << 32;
+      EXPECT_EQ(Added(world, {0, 1}), kSecond + 3);
+      EXPECT_EQ(Added(world, {1, 2}), kSecond + 1);
       EXPECT_EQ(Added(world, {0, 2}), 4);
-      if (rank < 2) ExpectSum(world, 3, rank, 3.0f);
-      if (rank > 0) ExpectSum(world, 1, rank, 5.0f);
+      float value = 1.0f;
+      tfr_error error = {};
+      EXPECT_EQ(Sum(world, 3, &value, &error), TFR_INVALID_ARGUMENT);
+      EXPECT_CONTAINS(std::string(error.text), "another has its id");
+      EXPECT_EQ(tfr_process_set_remove(world, 3, nullptr),
+                TFR_INVALID_ARGUMENT);
+      if (rank < 2) ExpectSum(world, kSecond + 3, rank, 3.0f);
+      if (rank > 0) ExpectSum(world, kSecond + 1, rank, 5.0f);
       if (rank != 1) ExpectSum(world, 4, rank, 4.0f);
       Barrier(world);
     });
@@ -294,8 +302,7 @@ TEST(TwentyCyclesLeaveNothingBehind) {
     RunJob(options, [&](int rank, tfr_world* world) {
       std::pair<int, int> before = {};
       const auto cycle = [&] {
-        const int32_t set = Added(world, {1, 2, 3});
-        EXPECT_EQ(set, 1);
+        const int64_t set = Added(world, {1, 2, 3});
         if (rank > 0) ExpectSum(world, set, rank, 9.0f);
         EXPECT_EQ(tfr_process_set_remove(world, set, nullptr), TFR_OK);
       };
@@ -317,7 +324,7 @@ TEST(ThreadsMaySubmitWhileASetIsRemoved) {
     three.size = 3;
     three.hosts.emplace_back("c");
     RunJob(three, [&](int rank, tfr_world* world) {
-      const int32_t set = Added(world, {0, 1});
+      const int64_t set = Added(world, {0, 1});
       std::thread submitter([&] {
         for (int sums = 0; rank < 2 && sums < 300;) {
           float value = 1.0f;
@@ -345,7 +352,7 @@ TEST(StatsCountAllSets) {
   JobOptions options;
   options.size = 3;
   RunJob(options, [&](int rank, tfr_world* world) {
-    const int32_t set = Added(world, {0, 1});
+    const int64_t set = Added(world, {0, 1});
     tfr_stats before = {};
     tfr_world_stats(world, &before);
     for (int i = 0; rank < 2 && i < 5; ++i) ExpectSum(world, set, rank, 3.0f);

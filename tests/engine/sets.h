@@ -18,22 +18,22 @@ inline bool Holds(const Ranks& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-inline int Add(tfr_world* world, const Ranks& ranks, int32_t* id,
+inline int Add(tfr_world* world, const Ranks& ranks, int64_t* id,
                tfr_error* error = nullptr) {
   return tfr_process_set_add(world, ranks.data(),
                              static_cast<int32_t>(ranks.size()), id, error);
 }
 
 // The id, or -1 where that failed.
-inline int32_t Added(tfr_world* world, const Ranks& ranks) {
+inline int64_t Added(tfr_world* world, const Ranks& ranks) {
   tfr_error error = {};
-  int32_t id = -1;
+  int64_t id = -1;
   EXPECT_EQ(Add(world, ranks, &id, &error), TFR_OK);
   EXPECT_EQ(std::string(error.text), "");
   return id;
 }
 
-inline int Sum(tfr_world* world, int32_t set, float* value,
+inline int Sum(tfr_world* world, int64_t set, float* value,
                tfr_error* error = nullptr) {
   Call call;
   call.process_set = set;
@@ -41,7 +41,7 @@ inline int Sum(tfr_world* world, int32_t set, float* value,
   return call.Run(world, error);
 }
 
-inline void ExpectSum(tfr_world* world, int32_t set, int rank, float want) {
+inline void ExpectSum(tfr_world* world, int64_t set, int rank, float want) {
   float value = static_cast<float>(rank + 1);
   tfr_error error = {};
   EXPECT_EQ(Sum(world, set, &value, &error), TFR_OK);
@@ -87,7 +87,7 @@ struct Pending {
   Gate done;
   tfr_error error = {};
 
-  explicit Pending(tfr_world* world, int32_t set, const char* name = "t") {
+  explicit Pending(tfr_world* world, int64_t set, const char* name = "t") {
     Call call;
     call.name = name;
     call.process_set = set;

@@ -245,6 +245,14 @@ def test_function_of_a_removed_set(rank: int, size: int) -> None:
     if rank >= 1:
         with pytest.raises(Invalid, match="process set"):
             function(tf.constant(1.0))
+    # Another set with the same id, and the same ranks again: still not what was traced.
+    for ranks in ([0, 1], range(1, size)):
+        other = hvd.add_process_set(ranks) if len(ranks) < size else None
+        if rank == 1:
+            with pytest.raises(Invalid, match="process set"):
+                function(tf.constant(1.0))
+        if other is not None:
+            hvd.remove_process_set(other)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -17,7 +17,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.sets: dict[int, list[int]] = {0: [0, 1, 2, 3]}
-        self.free: list[int] = []
+        self.free: list[int] = []  # handles
         self.failure: Exception | None = None
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -29,7 +29,7 @@ class Engine:
         added = [ranks[i] for i in range(count)]
         if added[-1] > 3 or added in self.sets.values():
             raise ValueError(f"ranks {added} cannot be a set")
-        new = self.free.pop(0) if self.free else len(self.sets)
+        new = self.free.pop(0) + (1 << 32) if self.free else len(self.sets)
         self.sets[new] = added
         number._obj.value = new
 
@@ -135,6 +135,19 @@ def test_ids_are_used_again_first_removed_first(engine: Engine) -> None:
     assert hvd.remove_process_set(sets[1]) is False
     assert hvd.add_process_set([0, 3]).process_set_id == 2
     assert hvd.add_process_set(sets[1]).process_set_id == 1
+    assert sorted(process_sets.ids_and_ranks()) == [0, 1, 2, 3]
+
+
+def test_handles_are_not_used_again(engine: Engine) -> None:
+    added = hvd.add_process_set([0, 1])
+    first = _checks.process_set(added)
+    hvd.remove_process_set(added)
+    second = _checks.process_set(hvd.add_process_set(added))
+    assert added.process_set_id == first == 1 and second != first
+    assert process_sets.ranks_of(second) == [0, 1]
+    assert _checks.set_handle(1) == second
+    with pytest.raises(ValueError, match="no process set with id 1; it was removed"):
+        process_sets.ranks_of(first)
 
 
 @pytest.mark.parametrize("ranks", [[0, 1, 2, 3], [0, 2], [1, 9]], ids=str)

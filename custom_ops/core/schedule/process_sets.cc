@@ -21,6 +21,12 @@ constexpr char kBad = '-';
 // How long collectives that a removed set still runs may take to end.
 constexpr double kEndSeconds = 3.0;
 
+constexpr int64_t kHandleStep = int64_t{1} << 32;
+
+int32_t IdOf(int64_t handle) {
+  return static_cast<int32_t>(handle % kHandleStep);
+}
+
 std::string ListOf(const std::vector<int>& ranks) {
   return RankList({ranks.begin(), ranks.end()});
 }
@@ -67,7 +73,7 @@ ProcessSets::ProcessSets(ProcessSetOptions options, MembershipPointer world,
       world_(std::move(world)),
       control_(control),
       failures_(failures) {
-  Register(0, {kWorldNumber, world_->members().ranks, world_});
+  Register({0, kWorldNumber, world_->members().ranks, world_});
 }
 
 // --- the table --------------------------------------------------------------
@@ -100,24 +106,35 @@ Status ProcessSets::CheckNew(const std::vector<int>& ranks) const {
   return Status::Ok();
 }
 
-Status ProcessSets::CheckOld(int32_t id) const {
-  if (id == 0) {
+const ProcessSets::Set* ProcessSets::At(int64_t handle) const {
+  const auto at = sets_.find(IdOf(handle));
+  return at == sets_.end() || at->second.handle != handle ? nullptr
+                                                          : &at->second;
+}
+
+Status ProcessSets::NoSuchSet(int64_t handle) const {
+  const int32_t id = IdOf(handle);
+  return InvalidArgument(StrCat(
+      "there is no process set ", id,
+      sets_.count(id) > 0 ? " any more: it was removed, and another has its id"
+                          : ""));
+}
+
+Status ProcessSets::CheckOld(int64_t handle) const {
+  if (handle == 0) {
     return InvalidArgument(
         "process set 0 holds all ranks and cannot be removed");
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  if (sets_.count(id) > 0) return Status::Ok();
-  return InvalidArgument(StrCat("there is no process set ", id));
+  return At(handle) != nullptr ? Status::Ok() : NoSuchSet(handle);
 }
 
-Status ProcessSets::Info(int32_t id, int32_t* size, int32_t* place) const {
+Status ProcessSets::Info(int64_t handle, int32_t* size, int32_t* place) const {
   const int rank = world_->members().rank;
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto at = sets_.find(id);
-  if (at == sets_.end()) {
-    return InvalidArgument(StrCat("there is no process set ", id));
-  }
-  const std::vector<int>& ranks = at->second.ranks;
+  const Set* const set = At(handle);
+  if (set == nullptr) return NoSuchSet(handle);
+  const std::vector<int>& ranks = set->ranks;
   const auto mine = std::lower_bound(ranks.begin(), ranks.end(), rank);
   const bool included = mine != ranks.end() && *mine == rank;
   *size = static_cast<int32_t>(ranks.size());
@@ -125,21 +142,19 @@ Status ProcessSets::Info(int32_t id, int32_t* size, int32_t* place) const {
   return Status::Ok();
 }
 
-Status ProcessSets::Find(int32_t id, MembershipPointer* out) const {
-  if (id == 0) {
+Status ProcessSets::Find(int64_t handle, MembershipPointer* out) const {
+  if (handle == 0) {
     *out = world_;
     return Status::Ok();
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto at = sets_.find(id);
-  if (at == sets_.end()) {
-    return InvalidArgument(StrCat("there is no process set ", id));
-  }
-  *out = at->second.membership;
+  const Set* const set = At(handle);
+  if (set == nullptr) return NoSuchSet(handle);
+  *out = set->membership;
   if (*out != nullptr) return Status::Ok();
   return InvalidArgument(StrCat("rank ", world_->members().rank,
-                                " is not in process set ", id, " (",
-                                ListOf(at->second.ranks), ")"));
+                                " is not in process set ", IdOf(handle), " (",
+                                ListOf(set->ranks), ")"));
 }
 
 std::vector<ProcessSets::MembershipPointer> ProcessSets::Memberships() const {
@@ -155,33 +170,34 @@ std::vector<ProcessSets::MembershipPointer> ProcessSets::Memberships() const {
   return mine;
 }
 
-int32_t ProcessSets::NextId() const {
+int64_t ProcessSets::NextHandle() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return free_ids_.empty() ? static_cast<int32_t>(sets_.size())
-                           : free_ids_.front();
+  return free_handles_.empty() ? static_cast<int64_t>(sets_.size())
+                               : free_handles_.front() + kHandleStep;
 }
 
-void ProcessSets::Register(int32_t id, Set set) {
+void ProcessSets::Register(Set set) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!free_ids_.empty()) free_ids_.pop_front();
+  if (!free_handles_.empty()) free_handles_.pop_front();
+  const int32_t id = IdOf(set.handle);
   sets_.emplace(id, std::move(set));
 }
 
-void ProcessSets::Unregister(int32_t id) {
+void ProcessSets::Unregister(int64_t handle) {
   Set set;  // freed without the lock
   std::lock_guard<std::mutex> lock(mutex_);
-  set = std::move(sets_[id]);
-  sets_.erase(id);
-  free_ids_.push_back(id);
+  set = std::move(sets_[IdOf(handle)]);
+  sets_.erase(IdOf(handle));
+  free_handles_.push_back(handle);
 }
 
 // --- adding -----------------------------------------------------------------
 
-Status ProcessSets::Add(const std::vector<int>& ranks, int32_t* id) {
+Status ProcessSets::Add(const std::vector<int>& ranks, int64_t* handle) {
   std::unique_ptr<Operation> operation =
       Operation::Own(kAddProcessSet, {ranks.begin(), ranks.end()},
-                     [this, &ranks, id](DataPlane* plane) {
-                       return RunAdd(plane, ranks, id);
+                     [this, &ranks, handle](DataPlane* plane) {
+                       return RunAdd(plane, ranks, handle);
                      });
   // A rank that is wrong comes all the same: others may be right, and wait.
   const Status fits = CheckNew(ranks);
@@ -191,20 +207,20 @@ Status ProcessSets::Add(const std::vector<int>& ranks, int32_t* id) {
 }
 
 Status ProcessSets::RunAdd(DataPlane* plane, const std::vector<int>& ranks,
-                           int32_t* id) {
+                           int64_t* handle) {
   // Again, since another thread may have added it; on all ranks alike.
   TFR_RETURN_IF_ERROR(CheckNew(ranks));
   const uint64_t number = next_number_++;
-  const int32_t next_id = NextId();
+  const int64_t next = NextHandle();
   MembershipPointer membership;
-  const Status formed = Form(plane, SubsetOf(world_->members(), ranks), next_id,
-                             number, &membership);
+  const Status formed = Form(plane, SubsetOf(world_->members(), ranks),
+                             IdOf(next), number, &membership);
   if (!formed.ok()) {
     if (control_ != nullptr) control_->RemoveGroup(number);
     return formed;
   }
-  Register(next_id, {number, ranks, std::move(membership)});
-  *id = next_id;
+  Register({next, number, ranks, std::move(membership)});
+  *handle = next;
   return Status::Ok();
 }
 
@@ -251,16 +267,17 @@ Status ProcessSets::Form(DataPlane* plane, const GroupMembers& members,
 
 // --- removing ---------------------------------------------------------------
 
-Status ProcessSets::Remove(int32_t id) {
-  TFR_RETURN_IF_ERROR(CheckOld(id));
+Status ProcessSets::Remove(int64_t handle) {
+  TFR_RETURN_IF_ERROR(CheckOld(handle));
   return world_->group().Run(Operation::Own(
-      kRemoveProcessSet, {id},
-      [this, id](DataPlane* plane) { return RunRemove(plane, id); }));
+      kRemoveProcessSet, {handle},
+      [this, handle](DataPlane* plane) { return RunRemove(plane, handle); }));
 }
 
-Status ProcessSets::RunRemove(DataPlane* plane, int32_t id) {
+Status ProcessSets::RunRemove(DataPlane* plane, int64_t handle) {
   // Again, since another thread may have removed it; on all ranks alike.
-  TFR_RETURN_IF_ERROR(CheckOld(id));
+  TFR_RETURN_IF_ERROR(CheckOld(handle));
+  const int32_t id = IdOf(handle);
   MembershipPointer mine;
   uint64_t number = 0;
   {
@@ -285,7 +302,7 @@ Status ProcessSets::RunRemove(DataPlane* plane, int32_t id) {
                " cannot be removed: collectives of it are pending on ",
                RankList(busy)));
   }
-  Unregister(id);
+  Unregister(handle);
   if (control_ != nullptr) control_->RemoveGroup(number);
   if (mine == nullptr) return Status::Ok();
   mine->group().Close(gone);

@@ -4,6 +4,8 @@
 // of its log. So every rank sees the same sets at the same place, gives them
 // the same ids and numbers, and can refuse a wrong call without asking anyone.
 //
+// A handle holds an id, which is used again, and how often it was before.
+//
 // Adding: the members make memory and connections (rendezvous/subset.h), then
 // all ranks tell each other whether it worked; either all register the set or
 // none does. When a rank speaks of the new set, all have registered it.
@@ -43,11 +45,11 @@ class ProcessSets {
   ProcessSets(ProcessSetOptions options, MembershipPointer world,
               Control* control, Failures* failures);
 
-  Status Add(const std::vector<int>& ranks, int32_t* id);
-  Status Remove(int32_t id);
-  Status Info(int32_t id, int32_t* size, int32_t* place) const;
+  Status Add(const std::vector<int>& ranks, int64_t* handle);
+  Status Remove(int64_t handle);
+  Status Info(int64_t handle, int32_t* size, int32_t* place) const;
   // INVALID_ARGUMENT: no such set, or this rank is not a member.
-  Status Find(int32_t id, MembershipPointer* out) const;
+  Status Find(int64_t handle, MembershipPointer* out) const;
 
   // Those of this rank; the world is the last.
   std::vector<MembershipPointer> Memberships() const;
@@ -58,22 +60,27 @@ class ProcessSets {
 
  private:
   struct Set {
+    int64_t handle;
     uint64_t number;
     std::vector<int> ranks;
     MembershipPointer membership;  // null: this rank is not a member
   };
 
   Status CheckNew(const std::vector<int>& ranks) const;
-  Status CheckOld(int32_t id) const;
-  Status RunAdd(DataPlane* plane, const std::vector<int>& ranks, int32_t* id);
-  Status RunRemove(DataPlane* plane, int32_t id);
+  // Null: there is none, or not any more. Needs mutex_.
+  const Set* At(int64_t handle) const;
+  Status NoSuchSet(int64_t handle) const;  // needs mutex_
+  Status CheckOld(int64_t handle) const;
+  Status RunAdd(DataPlane* plane, const std::vector<int>& ranks,
+                int64_t* handle);
+  Status RunRemove(DataPlane* plane, int64_t handle);
   // Null membership where this rank is none.
   Status Form(DataPlane* plane, const GroupMembers& members, int32_t id,
               uint64_t number, MembershipPointer* membership);
   double MeetSeconds() const;
-  int32_t NextId() const;
-  void Register(int32_t id, Set set);
-  void Unregister(int32_t id);
+  int64_t NextHandle() const;
+  void Register(Set set);
+  void Unregister(int64_t handle);
   void Retire(const MembershipPointer& membership);
   void Keep(const MembershipPointer& membership);
 
@@ -84,8 +91,9 @@ class ProcessSets {
   uint64_t next_number_ = kWorldNumber + 1;  // used by the world's executor
 
   mutable std::mutex mutex_;
-  std::map<int32_t, Set> sets_;   // guarded by mutex_
-  std::deque<int32_t> free_ids_;  // in the order removed; guarded by mutex_
+  std::map<int32_t, Set> sets_;  // guarded by mutex_
+  // Of removed sets, in the order removed; guarded by mutex_
+  std::deque<int64_t> free_handles_;
   // Of removed sets, with an operation that does not end; guarded by mutex_
   std::vector<MembershipPointer> stuck_;
   tfr_stats retired_ = {};  // of removed sets; guarded by mutex_
