@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_void_p
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -74,6 +74,7 @@ class _World:
     info: _native.Info
     settings: _settings.Settings
     hook: _failure.FailureHook
+    identity: _identity.Identity
 
 
 class _Process:
@@ -86,6 +87,7 @@ class _Process:
         self.attempts = 0
         self.forked = False
         self.hooked = False
+        self.leaving: list[Callable[[], None]] = []  # called first by `shutdown`
 
 
 _process = _Process()
@@ -174,6 +176,9 @@ def shutdown() -> None:
     from tfring import _ops, process_sets
 
     with _process.lock:
+        if is_initialized():
+            while _process.leaving:
+                _process.leaving.pop()()
         world, _process.world = _process.world, None
         if world is None:
             return
@@ -280,9 +285,24 @@ def settings() -> _settings.Settings:
     return _world().settings
 
 
+def identity() -> _identity.Identity:
+    """Returns what `init` found out about this process: its job, and where the ranks meet.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+    """
+    return _world().identity
+
+
 def generation() -> int:
     """Returns how often `init` has tried to join; what was agreed with peers holds for one."""
     return _process.attempts
+
+
+def at_shutdown(function: Callable[[], None]) -> None:
+    """Has `shutdown` call a function once, while other ranks can still be told something."""
+    with _process.lock:
+        _process.leaving.append(function)
 
 
 def require_usable() -> None:
@@ -377,7 +397,7 @@ def _create(identity: _identity.Identity, settings: _settings.Settings) -> _Worl
     hook.install()
     _ops.set_world(handle, "")
     _logger.info("rank %d of %d, %d on this host", info.rank, info.size, info.local_size)
-    return _World(handle, info, settings, hook)
+    return _World(handle, info, settings, hook, identity)
 
 
 def _config(
