@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring._options import is_overwritten
+
 
 class LocalAggregation:
     """Adds up gradients on this rank and hands on the total every few passes.
@@ -24,6 +26,7 @@ class LocalAggregation:
         self._average = average
         self._counter: tf.Variable | None = None  # int64, calls since the last total
         self._totals: dict[int, tf.Variable] = {}  # by position, shape of the variable
+        self._maxima: set[int] = set()  # positions whose total is the largest value
 
     @property
     def passes(self) -> int:
@@ -46,6 +49,8 @@ class LocalAggregation:
                     dtype = _wide(tf.as_dtype(variable.dtype))
                     zeros = tf.zeros(variable.shape, dtype)
                     self._totals[position] = tf.Variable(zeros, trainable=False)
+                    if is_overwritten(variable):
+                        self._maxima.add(position)
 
     def run(
         self,
@@ -67,14 +72,21 @@ class LocalAggregation:
         dtypes = [None if gradient is None else gradient.dtype for gradient in gradients]
         for gradient, position in zip(gradients, positions, strict=True):
             if gradient is not None:
-                total = self._totals[position]
-                total.assign_add(tf.cast(gradient, total.dtype))
+                self._add(position, gradient)
 
         def flush() -> None:
             apply(self._take(dtypes, positions))
             counter.assign(0)
 
         tf.cond(counter.assign_add(1) >= self._passes, flush, lambda: None)
+
+    def _add(self, position: int, gradient: Any) -> None:
+        total = self._totals[position]
+        gradient = tf.cast(gradient, total.dtype)
+        if position in self._maxima:  # as Keras adds up what overwrites a variable
+            total.assign(tf.maximum(total, gradient))
+        else:
+            total.assign_add(gradient)
 
     def _take(
         self, dtypes: Sequence[tf.DType | None], positions: Sequence[int]
@@ -88,7 +100,8 @@ class LocalAggregation:
             value = total.read_value()
             # Assigned, not multiplied by zero: an infinite total must not leave NaN behind.
             total.assign(tf.zeros(total.shape, total.dtype))
-            value = value / tf.cast(self._passes, value.dtype) if self._average else value
+            if self._average and position not in self._maxima:
+                value = value / tf.cast(self._passes, value.dtype)
             result.append(tf.cast(value, dtype))
         return result
 

@@ -82,15 +82,36 @@ def poisoned(
     """
     if not options.takes_part() or all(gradient is None for gradient in gradients):
         return gradients
+    return with_poison(gradients, poison(gradients, unreduced, options, name))
+
+
+def poison(gradients: Sequence[Any], unreduced: Sequence[int], options: Options, name: str) -> Any:
+    """Returns 0 where gradients are finite on all ranks, else NaN, on every rank.
+
+    Args:
+        gradients: As for `poisoned`, and so are the others.
+        unreduced: Places of those that count.
+        options: How gradients are reduced.
+        name: Name of the collective; none where this rank takes no part.
+    """
     values = [_values(gradients[i]) for i in unreduced if gradients[i] is not None]
     finite = tf.reduce_all([True, *(tf.reduce_all(tf.math.is_finite(v)) for v in values)])
     own = tf.where(finite, tf.constant(0.0), tf.constant(float("nan")))
-    poison = collectives.allreduce(own, op=Sum, name=name, process_set=options.process_set)
+    if not options.takes_part():
+        return own
+    return collectives.allreduce(own, op=Sum, name=name, process_set=options.process_set)
+
+
+def with_poison(gradients: list[Any], amount: Any) -> list[Any]:
+    """Adds what `poison` returns to the smallest gradient."""
+    present = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    if not present:
+        return gradients
     result = list(gradients)
-    first = next(i for i, gradient in enumerate(result) if gradient is not None)
+    place = min(present, key=lambda i: gradients[i].shape.num_elements() or float("inf"))
     # Dense: slices without a row could not hold it.
-    dense = tf.convert_to_tensor(result[first])
-    result[first] = dense + tf.cast(poison, dense.dtype)
+    dense = tf.convert_to_tensor(result[place])
+    result[place] = dense + tf.cast(amount, dense.dtype)
     return result
 
 

@@ -205,6 +205,11 @@ def owner(source: Any) -> Any:
     return variable if isinstance(variable, tf.Variable) else None
 
 
+def is_overwritten(variable: Any) -> bool:
+    """Whether Keras assigns a variable its gradient, as in float8 training."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
+
+
 def label(variable: Any) -> str:
     """How error messages call a variable."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", "tensor"))

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tfring import _local, _plan, _reducer
-from tfring._options import Options
+from tfring import _local, _plan, _reducer, collectives
+from tfring._options import Options, is_overwritten
 from tfring._order import Order
+from tfring.constants import Max
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,11 +20,16 @@ class Share:
         plan: For the shared ones, in their order.
         shared: Places of what is reduced among the variables.
         own: Places of this rank's own.
+        overwritten: Places of what is no gradient but a variable's next value: not in the
+            plan, the largest of all ranks counts.
+        finished: Places of what a tape has reduced, or scaled, already.
     """
 
     plan: _plan.Plan
     shared: list[int]
     own: list[int]
+    overwritten: list[int]
+    finished: frozenset[int]
 
 
 class Sharing:
@@ -62,14 +68,19 @@ class Sharing:
             self._options.check_known([*known, *variables], "this optimizer")
             self._groups_checked = True
         shared, own = self.local.split(variables)
+        overwritten = [i for i in shared if is_overwritten(variables[i])]
+        shared = [i for i in shared if i not in overwritten]
         some = [variables[i] for i in shared]
+        present = sum(gradients[i] is not None for i in overwritten)
         plan = self.reducer.plan_for(
             [gradients[i] for i in shared],
             some,
             self._order.places(some),
-            remark=f"local variables={bool(own)}, backward_passes_per_step={self._passes}",
+            remark=f"local variables={bool(own)}, backward_passes_per_step={self._passes}"
+            + (f", values that overwrite={present}" if overwritten else ""),
         )
-        return Share(plan, shared, own)
+        finished = frozenset(i for i, g in enumerate(gradients) if _reducer.is_reduced(g))
+        return Share(plan, shared, own, overwritten, finished)
 
     def filled(self, share: Share, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Returns the gradients, with zeros where only other ranks have one."""
@@ -83,11 +94,28 @@ class Sharing:
         some = [result[i] for i in share.shared]
         return _placed(result, share.shared, self.reducer.reduce(share.plan, some))
 
+    def with_maxima(self, share: Share, gradients: Sequence[Any]) -> list[Any]:
+        """Returns the gradients, those that overwrite a variable the largest of all ranks.
+
+        What overwrites is statistics of the whole batch, as in float8 training: the largest
+        absolute values, and scales that follow from earlier ones.
+        """
+        places = [i for i in share.overwritten if gradients[i] is not None]
+        if not (places and self._options.takes_part()):
+            return list(gradients)
+        maxima = collectives.grouped_allreduce(
+            [gradients[i] for i in places],
+            op=Max,
+            name=f"{share.plan.name}/maxima",
+            process_set=self._options.process_set,
+        )
+        return _placed(gradients, places, maxima)
+
     def with_own_scaled(self, share: Share, gradients: Sequence[Any]) -> list[Any]:
         """Returns the gradients, this rank's own divided by the number of ranks if need be."""
         result = list(gradients)
         for i in share.own:
-            if not _reducer.is_reduced(result[i]):
+            if i not in share.finished:
                 result[i] = _local.scaled(result[i], self._options)
         return result
 

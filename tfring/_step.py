@@ -10,13 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _accumulation, _adasum, _loss_scale, _plan
+from tfring import _accumulation, _adasum, _clipping, _loss_scale, _plan, collectives
 from tfring._aggregation import LocalAggregation
 from tfring._autograph import as_it_stands
-from tfring._options import Options
+from tfring._options import Options, is_overwritten
 from tfring._order import Order
 from tfring._sharing import Share, Sharing
-from tfring.constants import Adasum
+from tfring.constants import Adasum, Sum
 
 ATTRIBUTE = "_tfring_step"
 
@@ -134,28 +134,60 @@ class Step:
         return result
 
     def _update(self, call: _Call, gradients: list[Any]) -> None:
+        gradients = self._sharing.with_maxima(call.share, gradients)
         with self._activated():
             if self._options.op == Adasum and self._options.takes_part():
-                gradients = self._sharing.with_own_scaled(call.share, gradients)
-                gradients = self._agreed_if_finite(call, gradients, range(len(gradients)))
-                _adasum.apply(
-                    _loss_scale.innermost(call.outer),
-                    [call.variables[i] for i in call.share.shared],
-                    functools.partial(call.stock, gradients, call.variables),
-                    functools.partial(self._sharing.reducer.reduce, call.share.plan),
-                    [entry.kind is _plan.Kind.DENSE for entry in call.share.plan.entries],
-                )
-            elif self._can_defer(call):
-                _accumulation.apply_deferred(
-                    call.outer,
-                    call.stock,
-                    gradients,
-                    call.variables,
-                    functools.partial(self._sharing.reduced, call.share),
-                )
+                self._apply_adasum(call, gradients)
+            elif self._accumulates:
+                self._apply_deferred(call, gradients)
             else:
-                reduced = self._sharing.reduced(call.share, gradients)
-                call.stock(self._agreed_if_finite(call, reduced, call.share.own), call.variables)
+                self._apply_reduced(call, gradients)
+
+    def _apply_reduced(self, call: _Call, gradients: list[Any]) -> None:
+        reduced = self._sharing.reduced(call.share, gradients)
+        reduced = self._agreed_if_finite(call, reduced, call.share.own)
+        inner = _loss_scale.innermost(call.outer)
+        clip = self._clip(call, _clipped(call, reduced))
+        with contextlib.nullcontext() if clip is None else _clipping.replaced(inner, clip):
+            call.stock(reduced, call.variables)
+
+    def _apply_deferred(self, call: _Call, gradients: list[Any]) -> None:
+        # Keras drops a pass that is not finite: it must do so on all ranks. One number.
+        gradients = self._agreed_if_finite(call, gradients, range(len(gradients)))
+        places = _clipped(call, gradients)
+        inner = _loss_scale.innermost(call.outer)
+        _accumulation.apply_deferred(
+            inner,
+            functools.partial(call.stock, gradients, call.variables),
+            places,
+            lambda totals: self._sharing.reduced(call.share, _padded(totals, len(gradients))),
+            self._clip(call, places) or inner._clip_gradients,
+        )
+
+    def _apply_adasum(self, call: _Call, gradients: list[Any]) -> None:
+        gradients = self._sharing.with_own_scaled(call.share, gradients)
+        gradients = self._agreed_if_finite(call, gradients, range(len(gradients)))
+        _adasum.apply(
+            _loss_scale.innermost(call.outer),
+            [call.variables[i] for i in call.share.shared],
+            functools.partial(call.stock, gradients, call.variables),
+            functools.partial(self._sharing.reducer.reduce, call.share.plan),
+            [entry.kind is _plan.Kind.DENSE for entry in call.share.plan.entries],
+        )
+
+    def _clip(self, call: _Call, places: list[int]) -> _clipping.Clip | None:
+        """How to clip where ranks that have variables of their own would differ."""
+        inner, options = _loss_scale.innermost(call.outer), self._options
+        is_global = inner.global_clipnorm and not inner.clipnorm
+        if not (is_global and call.share.own and options.takes_part()):
+            return None
+        name = f"{call.share.plan.name}/norm"
+
+        def sum_over_ranks(value: Any) -> Any:
+            return collectives.allreduce(value, op=Sum, name=name, process_set=options.process_set)
+
+        stock = inner._clip_gradients
+        return _clipping.with_common_norm(stock, places, call.share.own, sum_over_ranks)
 
     def _agreed_if_finite(
         self, call: _Call, gradients: list[Any], unreduced: Sequence[int]
@@ -175,9 +207,15 @@ class Step:
         finally:
             self.active = False
 
-    def _can_defer(self, call: _Call) -> bool:
-        return (
-            self._accumulates
-            and not _loss_scale.is_loss_scale(call.outer)
-            and not any(getattr(v, "overwrite_with_gradient", False) for v in call.variables)
-        )
+
+def _clipped(call: _Call, gradients: Sequence[Any]) -> list[int]:
+    """Places of the gradients that Keras clips."""
+    return [
+        i
+        for i, (gradient, variable) in enumerate(zip(gradients, call.variables, strict=True))
+        if gradient is not None and not is_overwritten(variable)
+    ]
+
+
+def _padded(items: list[Any], length: int) -> list[Any]:
+    return items + [None] * (length - len(items))

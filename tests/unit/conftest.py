@@ -6,8 +6,16 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import tensorflow as tf
 
 import tfring as hvd
+
+# Simulated ranks wait for each other inside of ops, several at a time.
+INTER_OP_THREADS = 16
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
 
 
 @pytest.fixture(autouse=True)

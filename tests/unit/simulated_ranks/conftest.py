@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfring import _reducer, collectives, objects, tape, world
 from tfring.compression import Compression
-from tfring.constants import Adasum, Average
+from tfring.constants import Adasum, Average, Max
 from tfring.process_sets import ProcessSet, global_process_set
 
 TIMEOUT_S = 60.0
@@ -145,7 +145,7 @@ class Simulation:
             result = []
             for column in zip(*self.meet(rank, name, arrays, members), strict=True):
                 wide = [a.astype(np.float64) * prescale_factor for a in column]
-                total = _adasum(wide) if op == Adasum else sum(wide)
+                total = _COMBINE.get(op, sum)(wide)
                 total = total / len(members) if op == Average else total
                 result.append(np.asarray(total * postscale_factor).astype(column[0].dtype))
             return result
@@ -217,6 +217,12 @@ def _combined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     scale_a = 1.0 - (dot / (2.0 * of_a) if of_a else 0.0)
     scale_b = 1.0 - (dot / (2.0 * of_b) if of_b else 0.0)
     return scale_a * a + scale_b * b
+
+
+_COMBINE: dict[int, Callable[[list[Any]], Any]] = {
+    Adasum: _adasum,
+    Max: lambda arrays: np.max(arrays, axis=0),
+}
 
 
 @pytest.fixture
