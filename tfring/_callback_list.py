@@ -3,7 +3,8 @@
 Keras calls a hook of each callback in the order of the list. A callback that prepares the epoch's
 logs for others must not depend on its place there, so `keras.callbacks.CallbackList`, through which
 every hook goes, learns one more: a callback with a method `before_epoch_end(epoch, logs)` has it
-called before any callback's `on_epoch_end`.
+called before any callback's `on_epoch_end`. One with a method `after_train_begin(callbacks)` has it
+called with the list itself after every callback's `on_train_begin`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,21 @@ def install(keras: Any) -> None:
     cls = keras.callbacks.CallbackList
     if getattr(cls, _INSTALLED, False):
         return
-    for name, around in {"on_epoch_end": _around_epoch_end}.items():
+    arounds = {"on_train_begin": _around_train_begin, "on_epoch_end": _around_epoch_end}
+    for name, around in arounds.items():
         setattr(cls, name, around(getattr(cls, name)))
     setattr(cls, _INSTALLED, True)
+
+
+def _around_train_begin(stock: Method) -> Method:
+    @functools.wraps(stock)
+    def on_train_begin(self: Any, logs: dict[str, Any] | None = None) -> None:
+        stock(self, logs)
+        for callback in self.callbacks:  # those in lists within the list have had it
+            if hasattr(callback, "after_train_begin"):
+                callback.after_train_begin(self)
+
+    return on_train_begin
 
 
 def _around_epoch_end(stock: Method) -> Method:
