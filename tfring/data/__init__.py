@@ -15,16 +15,30 @@ from typing import TYPE_CHECKING, Any
 from tfring import _absent
 
 if TYPE_CHECKING:
+    from tfring.data._csv import read_csv
+    from tfring.data._parquet import read_parquet
     from tfring.data._shard import ShardReport, last_shard, shard
     from tfring.data._shortest import shortest
+    from tfring.data._tfrecord import read_tfrecord
 
-__all__ = ["ShardReport", "last_shard", "shard", "shortest"]
+__all__ = [
+    "ShardReport",
+    "last_shard",
+    "read_csv",
+    "read_parquet",
+    "read_tfrecord",
+    "shard",
+    "shortest",
+]
 
 # Names and the modules that hold them. Private modules: one called as a function in it would
 # take that name away.
 _LAZY = {
     "ShardReport": "tfring.data._shard",
     "last_shard": "tfring.data._shard",
+    "read_csv": "tfring.data._csv",
+    "read_parquet": "tfring.data._parquet",
+    "read_tfrecord": "tfring.data._tfrecord",
     "shard": "tfring.data._shard",
     "shortest": "tfring.data._shortest",
 }
