@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-
 try:
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring import _checks
+from tfring._autograph import as_it_stands
 from tfring.data import _agree, _files, _reading
 from tfring.process_sets import ProcessSet, global_process_set
 
@@ -28,6 +30,7 @@ _HINT = (
 )
 
 
+@as_it_stands
 def read_csv(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     columns: Sequence[str] | None = None,
@@ -98,6 +101,7 @@ def read_csv(
         ...     print(features["size"].numpy(), features["text"].numpy(), y.numpy())
         [1.5 2. ] [b'two\\nlines' b'one'] [0 1]
     """
+    _checks.eager("read_csv")
     elements = _reading.Elements(label, batch_size, shuffle, seed)
     sharing = _reading.Sharing("read_csv", by, remainder, _agree.member_of(process_set))
     form = _Form(delimiter, na_value, None if names is None else tuple(names))

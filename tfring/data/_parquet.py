@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfring import _checks
+from tfring._autograph import as_it_stands
 from tfring.data import _agree, _arrow, _files, _reading
 from tfring.process_sets import ProcessSet, global_process_set
 
 _ROWS_AT_A_TIME = 4096
 
 
+@as_it_stands
 def read_parquet(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     columns: Sequence[str] | None = None,
@@ -81,6 +84,7 @@ def read_parquet(
         ...     print(batch["x"].numpy(), batch["tags"].to_list())
         [1.5 2.5 3.5] [[b'a'], [], [b'b', b'c']]
     """
+    _checks.eager("read_parquet")
     elements = _reading.Elements(label, batch_size, shuffle, seed)
     sharing = _reading.Sharing("read_parquet", by, remainder, _agree.member_of(process_set))
 

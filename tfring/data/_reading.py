@@ -197,7 +197,7 @@ class Sharing:
             "All ranks must call it with the same arguments.",
         )
         _files.same([found for _, found in told], self.member.ranks)
-        return told[self.member.index][1]
+        return told[self.member.place][1]
 
     def examine(
         self, files: Sequence[_files.File], function: Callable[[_files.File], Info]
@@ -212,7 +212,7 @@ class Sharing:
         size = self.member.size
 
         def mine() -> list[Info]:
-            return [function(file) for file in files[self.member.index :: size]]
+            return [function(file) for file in files[self.member.place :: size]]
 
         shares = _agree.exchanged(self.function, self.member, mine)
         return [shares[i % size][i // size] for i in range(len(files))]
@@ -236,7 +236,7 @@ class Sharing:
             ValueError: on all ranks, when there is not enough to read.
         """
         split = _parts.split(rows, self.member.size, self.by, self.remainder)
-        mine = split.parts[self.member.index]
+        mine = split.parts[self.member.place]
         self._report(split, _parts.rows_of(mine))
         pieces = [
             {
@@ -251,7 +251,7 @@ class Sharing:
         ones, weights = 0, None
         if self.remainder == "pad":
             every = [_parts.rows_of([p for p in part if not p.again]) for part in split.parts]
-            ones, weights = _parts.weights(every, self.member.index, batch_size or 1)
+            ones, weights = _parts.weights(every, self.member.place, batch_size or 1)
         return Share(pieces[:real], pieces[real:], _parts.rows_of(mine), ones, weights)
 
     def _report(self, split: _parts.Split, own: int) -> None:
@@ -259,9 +259,9 @@ class Sharing:
         report = _shard.ShardReport(size, split.total, own, split.dropped, split.added)
         _shard._last.report = report
         things = f"of {split.total} rows, so that {size} ranks get equally many"
-        if self.member.index == 0 and split.dropped:
+        if self.member.place == 0 and split.dropped:
             _logger.warning("%s drops %d %s", self.function, split.dropped, things)
-        if self.member.index == 0 and split.added:
+        if self.member.place == 0 and split.added:
             _logger.warning(
                 "%s repeats %d %s, with a sample weight of 0", self.function, split.added, things
             )

@@ -26,7 +26,7 @@ _DIFFERENT = (
 
 
 class ShardReport(NamedTuple):
-    """What a call of `shard` did; None stands for what nobody knows before the data is read.
+    """What a call of `shard`, or of a reader, did; None stands for what nobody knows yet.
 
     Attributes:
         ranks: number of ranks that share the data.
@@ -59,7 +59,7 @@ _told: set[str] = set()
 
 
 def last_shard() -> ShardReport | None:
-    """Returns what the latest `shard` of this thread did, None before the first.
+    """Returns what the latest `shard` or reader of this thread did, None before the first.
 
     Example:
         >>> import numpy as np, tfring as hvd

@@ -8,12 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring import _checks
+from tfring._autograph import as_it_stands
 from tfring.data import _agree, _files, _reading
 from tfring.process_sets import ProcessSet, global_process_set
 
 _COMPRESSIONS = {"auto": None, "none": "", "gzip": "GZIP", "zlib": "ZLIB"}
 
 
+@as_it_stands
 def read_tfrecord(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     features: Mapping[str, Any] | None = None,
@@ -80,6 +83,7 @@ def read_tfrecord(
         >>> [batch.numpy().tolist() for batch in dataset]
         [[b'0-0', b'0-1', b'0-2', b'1-0'], [b'1-1', b'1-2']]
     """
+    _checks.eager("read_tfrecord")
     elements = _reading.Elements(label, batch_size, shuffle, seed)
     sharing = _reading.Sharing("read_tfrecord", by, remainder, _agree.member_of(process_set))
 
