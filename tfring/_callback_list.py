@@ -1,10 +1,18 @@
 """Hooks that Keras' list of callbacks lacks, in the list itself.
 
-Keras calls a hook of each callback in the order of the list. A callback that prepares the epoch's
-logs for others must not depend on its place there, so `keras.callbacks.CallbackList`, through which
-every hook goes, learns one more: a callback with a method `before_epoch_end(epoch, logs)` has it
-called before any callback's `on_epoch_end`. One with a method `after_train_begin(callbacks)` has it
-called with the list itself after every callback's `on_train_begin`.
+Every hook of `fit`, `evaluate` and `predict` goes through `keras.callbacks.CallbackList`, which
+calls it of each callback in the order of the list. Some things must not depend on that order, or on
+which callbacks a rank has, so methods of that class learn them:
+
+* `after_train_begin(callbacks)` of callbacks is called with the list itself after every callback's
+  `on_train_begin`.
+* `before_epoch_end(epoch, logs)` of callbacks is called before any callback's `on_epoch_end`, so
+  that others see the logs that it prepared.
+* `after_last_batch()` of callbacks is called when the batches of an epoch are over, before
+  validation and before `before_epoch_end`.
+* Where the optimizer is distributed, ranks agree on what callbacks decided (`_agreement`). This is
+  for `fit`, which makes a list with `epochs` and `steps`: a loop of one's own may well call
+  callbacks on one rank only.
 """
 
 from __future__ import annotations
@@ -16,29 +24,76 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfring import _keras
+from tfring._agreement import Agreement
+
 _INSTALLED = "_tfring_installed"
+_AGREEMENT = "_tfring_agreement"
+_MODULE = "tfring.callbacks."
 
 Method = Callable[..., Any]
+# (model, epochs, names of callbacks that must be on all ranks)
+AgreementOf = Callable[[Any, int | None, list[str]], Agreement | None]
+
+# Callbacks of Keras that leave weights alone, whatever hook.
+_HARMLESS = (
+    "BackupAndRestore",
+    "CSVLogger",
+    "History",
+    "LearningRateScheduler",
+    "ModelCheckpoint",
+    "ProgbarLogger",
+    "ReduceLROnPlateau",
+    "RemoteMonitor",
+    "TensorBoard",
+    "TerminateOnNaN",
+)
 
 
-def install(keras: Any) -> None:
+def install(keras: Any, agreement_of: AgreementOf) -> None:
     """Adds the hooks to the class of a Keras, once per process.
 
     Args:
         keras: The module: Keras 3, or Keras 2 (`tf_keras`).
+        agreement_of: Gives the agreement for a `fit`; None where nothing is shared.
+
+    Raises:
+        RuntimeError: This Keras has no such list.
     """
     cls = keras.callbacks.CallbackList
-    if getattr(cls, _INSTALLED, False):
+    if _INSTALLED in vars(cls):
         return
-    arounds = {"on_train_begin": _around_train_begin, "on_epoch_end": _around_epoch_end}
-    for name, around in arounds.items():
-        setattr(cls, name, around(getattr(cls, name)))
+    around: dict[str, Callable[[Method], Method]] = {
+        "on_train_begin": functools.partial(_train_begin, agreement_of),
+        "on_epoch_begin": _epoch_begin,
+        "on_train_batch_end": _train_batch_end,
+        "on_test_begin": _test_begin,
+        "on_epoch_end": _epoch_end,
+        "on_train_end": _train_end,
+    }
+    missing = [name for name in around if not callable(getattr(cls, name, None))]
+    if missing:
+        raise RuntimeError(
+            f"{cls.__module__}.{cls.__name__} of Keras {keras.__version__} lacks {missing}, so "
+            "tfring cannot keep ranks together. Use the version of Keras that came with "
+            "TensorFlow."
+        )
+    for name, wrap in around.items():
+        stock = getattr(cls, name)
+        setattr(cls, name, functools.wraps(stock)(wrap(stock)))
     setattr(cls, _INSTALLED, True)
 
 
-def _around_train_begin(stock: Method) -> Method:
-    @functools.wraps(stock)
-    def on_train_begin(self: Any, logs: dict[str, Any] | None = None) -> None:
+def _train_begin(agreement_of: AgreementOf, stock: Method) -> Method:
+    def on_train_begin(self: Any, logs: Any = None) -> None:
+        for callback in self.callbacks:
+            if _is_list(callback):
+                setattr(callback, _AGREEMENT, None)  # this one speaks for it
+        if not hasattr(self, _AGREEMENT) and _is_of_fit(self):
+            partners = [
+                type(callback).__name__ for callback in _flat(self) if _is_partner(callback)
+            ]
+            setattr(self, _AGREEMENT, agreement_of(self.model, self.params["epochs"], partners))
         stock(self, logs)
         for callback in self.callbacks:  # those in lists within the list have had it
             if hasattr(callback, "after_train_begin"):
@@ -47,28 +102,124 @@ def _around_train_begin(stock: Method) -> Method:
     return on_train_begin
 
 
-def _around_epoch_end(stock: Method) -> Method:
-    @functools.wraps(stock)
-    def on_epoch_end(self: Any, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if not any(True for _ in _with(self, "before_epoch_end")):
+def _epoch_begin(stock: Method) -> Method:
+    def on_epoch_begin(self: Any, epoch: int, logs: Any = None) -> None:
+        agreement = _agreement(self)
+        if agreement is None:
             return stock(self, epoch, logs)
+        may_change = _may_change(self, "on_epoch_begin")
+        with agreement.around(f"begin of epoch {epoch}", may_change=may_change):
+            stock(self, epoch, logs)
+        return agreement.stop_wish.begin_epoch()
+
+    return on_epoch_begin
+
+
+def _train_batch_end(stock: Method) -> Method:
+    def on_train_batch_end(self: Any, batch: int, logs: Any = None) -> None:
+        stock(self, batch, logs)
+        agreement = _agreement(self)
+        if agreement is not None:
+            agreement.stop_wish.after_batch()
+
+    return on_train_batch_end
+
+
+def _test_begin(stock: Method) -> Method:
+    def on_test_begin(self: Any, logs: Any = None) -> None:
+        for method in _methods(self, "after_last_batch"):
+            method()
+        stock(self, logs)
+
+    return on_test_begin
+
+
+def _epoch_end(stock: Method) -> Method:
+    def on_epoch_end(self: Any, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        agreement = _agreement(self)
+        for method in _methods(self, "after_last_batch"):
+            method()
+        if agreement is not None:
+            agreement.stop_wish.before_epoch_end()
         # In the dictionary of `fit`, which gives it to `on_train_end`, too.
         logs = {} if logs is None else logs
-        _make_plain(logs)
-        for method in _with(self, "before_epoch_end"):
+        hooks = list(_methods(self, "before_epoch_end"))
+        if hooks:
+            _make_plain(logs)
+        for method in hooks:
             method(epoch, logs)
-        return stock(self, epoch, logs)
+        if agreement is None:
+            return stock(self, epoch, logs)
+        may_change = _may_change(self, "on_epoch_end")
+        with agreement.around(f"end of epoch {epoch}", may_change=may_change):
+            return stock(self, epoch, logs)
 
     return on_epoch_end
 
 
-def _with(callbacks: Any, name: str) -> Iterator[Method]:
-    """The methods of this name of all callbacks, also of those in lists within the list."""
+def _train_end(stock: Method) -> Method:
+    def on_train_end(self: Any, logs: Any = None) -> None:
+        agreement = _agreement(self)
+        if agreement is None:
+            return stock(self, logs)
+        delattr(self, _AGREEMENT)  # another `fit` may take the same list
+        may_change = _may_change(self, "on_train_end")
+        with agreement.around("end of training", may_change=may_change):
+            return stock(self, logs)
+
+    return on_train_end
+
+
+def _agreement(callbacks: Any) -> Agreement | None:
+    agreement: Agreement | None = getattr(callbacks, _AGREEMENT, None)
+    return agreement
+
+
+def _is_of_fit(callbacks: Any) -> bool:
+    params = getattr(callbacks, "params", None) or {}
+    has_model = getattr(callbacks, "model", None) is not None
+    return has_model and "epochs" in params and "steps" in params
+
+
+def _is_list(callback: Any) -> bool:
+    return isinstance(callback, _keras.of(callback).callbacks.CallbackList)
+
+
+def _is_partner(callback: Any) -> bool:
+    """Whether a callback waits for the same one of other ranks."""
+    has_hook = hasattr(callback, "before_epoch_end") or hasattr(callback, "after_last_batch")
+    return has_hook and type(callback).__module__.startswith(_MODULE)
+
+
+def _may_change(callbacks: Any, hook: str) -> bool:
+    """Whether a callback may change weights in a hook: it has the hook, and is not known."""
+    for callback in _flat(callbacks):
+        cls = type(callback)
+        known = _keras.of(callback).callbacks
+        if cls.__module__.startswith(_MODULE) or cls in [
+            getattr(known, name, None) for name in _HARMLESS
+        ]:
+            continue
+        method = getattr(callback, hook)
+        if getattr(method, "__func__", None) is not vars(known.Callback)[hook]:
+            return True
+    return False
+
+
+def _flat(callbacks: Any) -> Iterator[Any]:
     for callback in callbacks.callbacks:
-        if isinstance(callback, type(callbacks)):
-            yield from _with(callback, name)
-        elif hasattr(callback, name):
-            yield getattr(callback, name)
+        if _is_list(callback):
+            yield from _flat(callback)
+        else:
+            yield callback
+
+
+def _methods(callbacks: Any, name: str) -> Iterator[Method]:
+    """The methods of this name of all callbacks, also of those in lists within the list."""
+    for callback in _flat(callbacks):
+        method = getattr(callback, name, None)
+        if method is not None:
+            yield method
 
 
 def _make_plain(logs: dict[str, Any]) -> None:

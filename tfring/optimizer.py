@@ -6,9 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from tfring import _adasum, _callback_list, _keras, _legacy_keras, _loss_scale, _old_names, _v1
+from tfring import (
+    _adasum,
+    _agreement,
+    _callback_list,
+    _keras,
+    _legacy_keras,
+    _loss_scale,
+    _old_names,
+    _reducer,
+    _v1,
+    world,
+)
 from tfring._aggregation import LocalAggregation
+from tfring._agreement import Agreement
 from tfring._options import Options
 from tfring._step import ATTRIBUTE, Step
 from tfring.compression import Compression, Compressor
@@ -169,7 +182,7 @@ def distribute(
     kind: dict[str, Any] = {"passes": passes, "average_passes": average_passes}
     if _v1.is_v1_optimizer(optimizer):
         return _v1.distribute(optimizer, name, options, use_locking=use_locking, **kind)
-    _callback_list.install(_keras.of(optimizer))
+    install_hooks(_keras.of(optimizer))
     if _keras.is_legacy(optimizer):
         return _legacy_keras.distribute(optimizer, name, options, **kind)
     _check_optimizer(optimizer)
@@ -185,6 +198,12 @@ def distribute(
 def is_distributed(optimizer: Any) -> bool:
     """Whether `optimizer`, or one that it scales the loss for, is distributed."""
     return _step_of(optimizer) is not None
+
+
+def reduces_over_all(optimizer: Any) -> bool:
+    """Whether `optimizer` is distributed over all ranks of the job."""
+    step = _step_of(optimizer)
+    return step is not None and step.options.process_set is global_process_set
 
 
 def state_variables(optimizer: Any) -> list[Any]:
@@ -203,6 +222,22 @@ def state_variables(optimizer: Any) -> list[Any]:
     left_out = set(map(id, _slots(optimizer, step.local.split(known)[1])))
     shared = [variable for variable in optimizer.variables if id(variable) not in left_out]
     return [*shared, *step.accumulators(known)]
+
+
+def shared_variables(model: Any) -> list[Any]:
+    """Returns the weights and the optimizer's state that are alike on all ranks."""
+    own = {_reducer.key(v) for v in local_variables(model.optimizer, model.trainable_variables)}
+    weights = [v for v in model.weights if _reducer.key(v) not in own]
+    return [*weights, *state_variables(model.optimizer)]
+
+
+def install_hooks(keras: Any) -> None:
+    """Lets ranks agree on what callbacks decide during `fit`; once per process.
+
+    Args:
+        keras: The module: Keras 3, or Keras 2 (`tf_keras`).
+    """
+    _callback_list.install(keras, _agreement_of)
 
 
 def local_variables(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
@@ -250,6 +285,20 @@ def _step_of(optimizer: Any) -> Any:
     if step is None and _loss_scale.is_loss_scale(optimizer):
         return _step_of(optimizer.inner_optimizer)
     return step
+
+
+def _agreement_of(model: Any, epochs: int | None, partners: list[str]) -> Agreement | None:
+    step = None if getattr(model, "optimizer", None) is None else _step_of(model.optimizer)
+    if step is None or not tf.executing_eagerly() or not world.is_initialized():
+        return None
+    if not step.options.takes_part():
+        return None
+    rate = _agreement.rate_variable(model.optimizer)
+
+    def variables() -> list[Any]:
+        return [v for v in shared_variables(model) if v is not rate]
+
+    return Agreement(model, step.options, variables, epochs, partners)
 
 
 def _run_of(optimizer: Any) -> _loss_scale.Run | None:

@@ -12,6 +12,7 @@ def test_callbacks() -> None:
         "BestModelCheckpoint",
         "BroadcastGlobalVariablesCallback",
         "DriftCallback",
+        "JoinCallback",
         "LearningRateScheduleCallback",
         "LearningRateWarmupCallback",
         "MetricAverageCallback",
