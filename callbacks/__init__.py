@@ -12,6 +12,8 @@ from tfring.callbacks.join import JoinCallback
 from tfring.callbacks.learning_rate_schedule import LearningRateScheduleCallback
 from tfring.callbacks.learning_rate_warmup import LearningRateWarmupCallback
 from tfring.callbacks.metric_average import MetricAverageCallback
+from tfring.callbacks.root_only import RootOnly
+from tfring.callbacks.training_checkpoint import TrainingCheckpoint
 
 __all__ = [
     "BestModelCheckpoint",
@@ -21,6 +23,8 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "RootOnly",
+    "TrainingCheckpoint",
 ]
 
 optimizer.install_hooks(_keras.module())

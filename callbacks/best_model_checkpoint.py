@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tfring import _keras, world
+from tfring import _keras, _root, world
 
 
 class BestModelCheckpoint(_keras.ModelCheckpoint):
     """Saves the model on rank 0 whenever the monitored metric is better than before.
 
-    Give it to `fit` on every rank: only rank 0 writes, the others pass. Set the attribute
+    Give it to `fit` on every rank, or on rank 0: only rank 0 writes, and nobody waits; `RootOnly`
+    with a `ModelCheckpoint` lets the others wait until the file is there. The file appears whole:
+    the former one stays until then. Set the attribute
     `filepath` before `fit`; it is no argument because Horovod's scripts leave it to whoever starts
     the training. It may hold fields such as `{epoch}`, and ends in ".weights.h5" with
     `save_weights_only`, else in ".keras" (or ".h5").
@@ -75,9 +77,11 @@ class BestModelCheckpoint(_keras.ModelCheckpoint):
             return
         if self.save_freq != "epoch" and self.monitor_op is None:
             self._set_monitor_op()  # Keras does so at the end of an epoch only, and fails before
-        super().on_train_batch_end(batch, logs)
+        with _root.whole_saves(self.model):
+            super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves on rank 0, where `save_freq` is "epoch"."""
         if world.rank() == 0:
-            super().on_epoch_end(epoch, logs)
+            with _root.whole_saves(self.model):
+                super().on_epoch_end(epoch, logs)

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tfring._graph_mode import BroadcastGlobalVariablesHook, broadcast_global_variables
+    from tfring.checkpoints import Checkpoint
     from tfring.collectives import (
         allgather,
         allreduce,
@@ -104,6 +105,7 @@ __all__ = [
     "Adasum",
     "Average",
     "BroadcastGlobalVariablesHook",
+    "Checkpoint",
     "CommunicationError",
     "Compression",
     "DistributedGradientTape",
@@ -180,6 +182,7 @@ __all__ = [
 # Names that would load TensorFlow, or that few programs use, and the modules that hold them.
 _LAZY = {
     "BroadcastGlobalVariablesHook": "tfring._graph_mode",
+    "Checkpoint": "tfring.checkpoints",
     "Compression": "tfring.compression",
     "DistributedGradientTape": "tfring.tape",
     "DistributedOptimizer": "tfring.optimizer",

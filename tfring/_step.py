@@ -82,6 +82,19 @@ class Step:
         shared, _ = self.local.split(variables)
         return self._aggregation.variables_at([places[i] for i in shared])
 
+    def all_accumulators(
+        self, variables: Sequence[Any]
+    ) -> tuple[list[tf.Variable], dict[int, tf.Variable], dict[int, tf.Variable]]:
+        """Makes and returns the counter, and by place the accumulators, shared and own ones."""
+        if self._aggregation is None or not variables:
+            return [], {}, {}
+        places = self._seen.places(variables)
+        self._aggregation.build(variables, places)
+        of = {i: self._aggregation.variables_at([place])[1] for i, place in enumerate(places)}
+        shared, own = self.local.split(variables)
+        counter = self._aggregation.variables_at([])
+        return counter, {i: of[i] for i in shared}, {i: of[i] for i in own}
+
     @as_it_stands
     def run(
         self,

@@ -15,6 +15,7 @@ NAMES = {
     "Adasum",
     "Average",
     "BroadcastGlobalVariablesHook",
+    "Checkpoint",
     "CommunicationError",
     "Compression",
     "DistributedGradientTape",

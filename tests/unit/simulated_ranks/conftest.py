@@ -192,6 +192,10 @@ class Simulation:
         assert tf.executing_eagerly()
         return self.meet(self.rank, name, item, self.members(process_set))
 
+    def broadcast_object(self, item: Any, root_rank: int = 0, name: str = "object") -> Any:
+        assert tf.executing_eagerly()
+        return self.meet(self.rank, name, item, range(self.size))[root_rank]
+
     def broadcast_variables(
         self,
         variables: list[Any],
@@ -244,6 +248,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Simulation]:
         monkeypatch.setattr(collectives, "allreduce", simulation.allreduce)
         monkeypatch.setattr(collectives, "gather_with_counts", simulation.gather_with_counts)
         monkeypatch.setattr(objects, "allgather_object", simulation.allgather_object)
+        monkeypatch.setattr(objects, "broadcast_object", simulation.broadcast_object)
         monkeypatch.setattr(objects, "broadcast_variables", simulation.broadcast_variables)
         return simulation
 

@@ -16,6 +16,8 @@ def test_callbacks() -> None:
         "LearningRateScheduleCallback",
         "LearningRateWarmupCallback",
         "MetricAverageCallback",
+        "RootOnly",
+        "TrainingCheckpoint",
     ]
     assert tfring.keras.callbacks is tfring.callbacks
 
