@@ -182,7 +182,7 @@ class _Form:
                 records = csv.reader(_lines(source), delimiter=self.delimiter)
                 header = self.names or tuple(next(records, ())) or None
                 kinds = self._kinds(itertools.islice(records, _ROWS_FOR_TYPES), header or ())
-            except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+            except (*_files.DAMAGES, UnicodeDecodeError, csv.Error) as error:
                 raise _reading.of_file(file, error, _HINT) from error
         if header is not None and len({*header}) < len(header):
             raise ValueError(f"{file.path}: two columns have the same name, in {list(header)}")
@@ -223,8 +223,9 @@ class _Table:
         if file.size == 0:
             return 0
         try:
+            _files.unpacked_size(file, compression)
             return _reading.count(self.rows(file.path, compression))
-        except tf.errors.OpError as error:
+        except (tf.errors.OpError, *_files.DAMAGES) as error:
             hint = f"Fields are those of {', '.join(self.wanted)}. {_HINT}"
             raise _reading.of_file(file, error, hint) from error
 

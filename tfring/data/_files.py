@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gzip
 import os
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 GLOB = frozenset("*?[")
+DAMAGES = (EOFError, OSError, zlib.error)
+_CHUNK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +111,35 @@ def _in_list(files: Any) -> list[str]:
         if not tf.io.gfile.exists(path):
             raise FileNotFoundError(f"`files` must name files that exist. Received: {path!r}")
     return paths
+
+
+def unpacked_size(file: File, compression: str) -> int:
+    """Unpacks a whole file, and returns how many bytes it holds.
+
+    TensorFlow takes a packed file that was cut off for one that ends there.
+
+    Args:
+        file: which one.
+        compression: "GZIP", "ZLIB", or "" for none.
+
+    Raises:
+        DAMAGES: it is cut off, or damaged.
+    """
+    if not compression:
+        return file.size
+    with tf.io.gfile.GFile(file.path, "rb") as opened:
+        if compression == "ZLIB":
+            return _unpacked_by_zlib(opened)
+        unpacked = gzip.GzipFile(fileobj=opened)
+        return sum(map(len, iter(lambda: unpacked.read(_CHUNK), b"")))
+
+
+def _unpacked_by_zlib(opened: Any) -> int:
+    stream = zlib.decompressobj()
+    size = sum(len(stream.decompress(chunk)) for chunk in iter(lambda: opened.read(_CHUNK), b""))
+    if not stream.eof:
+        raise EOFError("Compressed file ended before the end of the stream was reached")
+    return size
 
 
 def same(listings: Sequence[Sequence[File]], ranks: Sequence[int]) -> None:

@@ -127,18 +127,34 @@ def _examine(
     if kind is None:
         kind = _guess(file)
     records = tf.data.TFRecordDataset(file.path, kind)
+    hint = f"Write the file again, or leave it out. Read as compression={kind.lower() or 'none'!r}"
     try:
-        rows = _reading.count(records)
+        size = _files.unpacked_size(file, kind)
+        rows, bytes_read = _measured(records)
         if features is not None:
             for first in records.take(1):
                 tf.io.parse_single_example(first, features)
-    except tf.errors.OpError as error:
-        raise _reading.of_file(
-            file,
-            error,
-            f"Write the file again, or leave it out. Read as compression={kind.lower() or 'none'}",
-        ) from error
+    except (tf.errors.OpError, *_files.DAMAGES) as error:
+        raise _reading.of_file(file, error, hint) from error
+    if bytes_read != size:
+        # TensorFlow takes it for the end of the file.
+        where = f"at byte {bytes_read} of {size}"
+        raise ValueError(f"{file.path}: ends inside of a record, {where}. {hint}")
     return kind, rows
+
+
+def _measured(records: tf.data.Dataset) -> tuple[int, int]:
+    """Reads all records, and returns how many they are, and the bytes that they take in a file."""
+
+    @tf.autograph.experimental.do_not_convert
+    def add(sums: Any, batch: Any) -> Any:
+        lengths = tf.strings.length(batch)
+        rows = tf.size(lengths, out_type=tf.int64)
+        return sums[0] + rows, sums[1] + tf.reduce_sum(tf.cast(lengths, tf.int64)) + 16 * rows
+
+    zero = tf.constant(0, tf.int64)
+    rows, size = records.batch(_reading.COUNTED_AT_A_TIME).reduce((zero, zero), add)
+    return int(rows), int(size)
 
 
 def _guess(file: _files.File) -> str:
