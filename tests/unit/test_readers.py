@@ -9,13 +9,14 @@ import pathlib
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
 from tfring import data
 from tfring.data import _arrow, _files, _parquet
+
+pa = pytest.importorskip("pyarrow", exc_type=ImportError)
+pq = pytest.importorskip("pyarrow.parquet", exc_type=ImportError)
 
 pytestmark = pytest.mark.usefixtures("world")
 
@@ -350,5 +351,8 @@ def test_parquet_on_a_file_system_of_tensorflow(write_parquet) -> None:
 def test_parquet_without_pyarrow(write_parquet, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_parquet({"c": [1]})
     monkeypatch.setattr(_arrow, "pa", None)
-    with pytest.raises(ImportError, match=r"Run `pip install 'tfring\[parquet\]'`"):
+    monkeypatch.setattr(_arrow, "_missing", "No module named 'pyarrow'")
+    with pytest.raises(
+        ImportError, match=r"No module named 'pyarrow'. Run `pip install 'tfring\[parquet\]'`"
+    ):
         data.read_parquet(folder)

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+_missing = ""
 try:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
-except ImportError:
+except ImportError as error:  # also where it is there, but does not fit the NumPy that is
     pa = pc = pq = None
+    _missing = str(error)
 
 _NUMBERS = (
     *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
@@ -27,8 +29,9 @@ def require() -> None:
     """Raises ImportError where there is no pyarrow."""
     if pa is None:
         raise ImportError(
-            "tfring.data.read_parquet needs pyarrow, which is not installed. "
-            "Run `pip install 'tfring[parquet]'` or `pip install pyarrow`."
+            f"tfring.data.read_parquet needs pyarrow, which cannot be imported: {_missing}. Run "
+            "`pip install 'tfring[parquet]'`; with NumPy 1 (TensorFlow 2.16 and 2.17) "
+            "`pip install 'pyarrow<21'`."
         )
 
 

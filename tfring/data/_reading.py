@@ -296,6 +296,15 @@ def selected(there: Sequence[str], columns: Sequence[str] | None, label: str | N
     return [name for name in there if name in wanted]
 
 
+def check_label(features: Mapping[str, Any] | None, label: str | None) -> None:
+    """Raises ValueError unless the label is one of the features."""
+    if label is not None and label not in (features or {}):
+        raise ValueError(
+            "`label` must be one of `features`. "
+            f"Received: label={label!r}, features={sorted(features or {})}"
+        )
+
+
 def names_columns(argument: str, names: Iterable[str], there: Sequence[str]) -> None:
     """Raises ValueError where an argument's keys are not among the columns that are read."""
     for name in names:

@@ -89,7 +89,7 @@ def read_tfrecord(
 
     def arguments() -> dict[str, Any]:
         _reading.one_of("compression", compression, _COMPRESSIONS)
-        _check_label(features, label)
+        _reading.check_label(features, label)
         shown = None if features is None else sorted(map(repr, features.items()))
         return {"features": shown, "compression": compression}
 
@@ -109,14 +109,6 @@ def read_tfrecord(
     kinds = [{"compression": kind} for kind, _ in examined]
     share = sharing.share(found, [[rows] for _, rows in examined], batch_size, kinds)
     return elements.dataset(share, read, None if features is None else parse)
-
-
-def _check_label(features: Mapping[str, Any] | None, label: str | None) -> None:
-    if label is not None and label not in (features or {}):
-        raise ValueError(
-            "`label` must be one of `features`. "
-            f"Received: label={label!r}, features={sorted(features or {})}"
-        )
 
 
 def _examine(
