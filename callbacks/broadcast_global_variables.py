@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _keras, _legacy_keras, _plan, _reducer, objects, optimizer, world
+from tfring import _first_batch, _keras, _legacy_keras, _plan, _reducer, objects, optimizer, world
 
 
 class BroadcastGlobalVariablesCallback(_keras.Callback):
@@ -17,6 +17,9 @@ class BroadcastGlobalVariablesCallback(_keras.Callback):
     a checkpoint that only one rank reads. It acts once per `fit`, at the first batch, so
     what other callbacks restore in `on_train_begin` is included. A model that is not built
     yet is built then from the shapes of the data.
+
+    Rank 0 then also warns, in the log, when ranks begin with the same batch, which means that
+    the data was not sharded (setting `check_batches`).
 
     Sent are `model.weights` and all variables of the optimizer (`iterations`, learning rate,
     slots, loss scale). The states of random number generators (dropout, augmentation) stay
@@ -83,24 +86,26 @@ class BroadcastGlobalVariablesCallback(_keras.Callback):
         if self._done:
             return
         self._done = True
-        if self.model.built:
+        is_built = self.model.built
+        if is_built:
             self._broadcast()
-        else:
-            self._build_in_first_step()
+        if world.size() > 1 or not is_built:
+            self._meet_data_in_first_step(is_built)
 
-    def _build_in_first_step(self) -> None:
+    def _meet_data_in_first_step(self, is_built: bool) -> None:
         # Only the step function gets to see the data, and it would make the variables
         # and update them in one go.
         model = self.model
         stock = model.train_function
 
-        def build_first(iterator: Any) -> Any:
+        def first_step(iterator: Any) -> Any:
             model.train_function = stock
-            _build(model, iterator)
-            self._broadcast()
-            return stock(iterator)
+            if not is_built:
+                _build(model, iterator)
+                self._broadcast()
+            return stock(_first_batch.compared(iterator, _keras.steps_per_execution(model)))
 
-        model.train_function = build_first
+        model.train_function = first_step
 
     def _broadcast(self) -> None:
         model = self.model

@@ -61,6 +61,13 @@ def number(value: Any) -> float:
     return float(np.asarray(tf.convert_to_tensor(value)))
 
 
+def steps_per_execution(model: Any) -> int:
+    """Returns how many batches one call of a compiled model's step function reads."""
+    # Keras 2 keeps it in a private variable.
+    value = getattr(model, "_steps_per_execution" if is_legacy(model) else "steps_per_execution", 1)
+    return 1 if value is None else int(value)
+
+
 def require_3(name: str) -> None:
     """Raises NotImplementedError where Keras 2 is in use.
 

@@ -151,6 +151,13 @@ SETTINGS: tuple[Setting, ...] = (
         "Microseconds that a waiting rank spins before it sleeps; -1: chosen by the engine.",
     ),
     Setting(
+        "check_batches",
+        ("TFRING_CHECK_BATCHES",),
+        True,
+        _switch,
+        "1: rank 0 warns when ranks begin to train with the same batch; 0: nobody looks.",
+    ),
+    Setting(
         "log_level",
         ("TFRING_LOG_LEVEL", "HOROVOD_LOG_LEVEL"),
         "warning",
@@ -230,6 +237,7 @@ class Settings:
     dynamic_process_sets: bool
     chunk_bytes: int
     spin_us: int
+    check_batches: bool
     log_level: str
     faults: str | None
 
