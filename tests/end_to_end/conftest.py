@@ -32,6 +32,8 @@ class Launcher:
 
     Attributes:
         env: The environment of the jobs; tests may change it.
+        limits: Other values for constants of `tfring.launch.job`: where a test must not depend
+            on how soon a busy machine lets a rank run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,12 +43,13 @@ class Launcher:
         for name in list(self.env):
             if name.startswith(("TFRING_", "HOROVOD_")) and name != MARK:
                 del self.env[name]
+        self.limits: dict[str, float] = {}
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *argv: str) -> subprocess.Popen[str]:
         """Starts a job; its output is text in pipes."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "tfring.launch", *argv],
+            [sys.executable, *self._program(), *argv],
             env=self.env,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -58,7 +61,14 @@ class Launcher:
         self._started.append(process)
         return process
 
-    def run(self, *argv: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+    def _program(self) -> list[str]:
+        if not self.limits:
+            return ["-m", "tfring.launch"]
+        changed = f"vars(job).update({self.limits!r})"
+        main = "sys.exit(cli.main())"
+        return ["-c", f"import sys; from tfring.launch import cli, job; {changed}; {main}"]
+
+    def run(self, *argv: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
         """Runs a job to its end."""
         process = self.start(*argv)
         out, err = process.communicate(timeout=timeout)
@@ -85,7 +95,7 @@ class Launcher:
                 continue
         return found
 
-    def wait_for(self, word: str, count: int, seconds: float = 15) -> list[int]:
+    def wait_for(self, word: str, count: int, seconds: float = 60) -> list[int]:
         """Waits until `count` processes hold `word` in their command line."""
         what = f"{count} processes with {word!r}"
         wait_until(lambda: len(self.processes(word)) == count, seconds, what)

@@ -108,6 +108,7 @@ except tf.errors.AbortedError as error:
 def test_exception_on_one_rank_reaches_the_other_and_is_told_last(
     launcher: Launcher, mode: str
 ) -> None:
+    launcher.limits["FAILURE_GRACE_S"] = 60  # time for what both ranks say
     job = two_ranks(launcher, ONE_FAILS, mode)
     assert job.told[1], job.error
     failed, raised = job.told[1][-1], job.told[0][-1]
@@ -148,6 +149,7 @@ for step in range(4):
 def test_kill_in_the_middle_of_64_mib(launcher: Launcher, mode: str, shared_memory: str) -> None:
     launcher.env["TFRING_FAULTS"] = "rank=1 collective=2 chunk=10 do=kill"
     launcher.env["TFRING_SHARED_MEMORY"] = shared_memory
+    launcher.limits["FAILURE_GRACE_S"] = 60  # time for what rank 0 says
     job = two_ranks(launcher, KILLED_INSIDE, mode)
     assert [told["step"] for told in job.told[1]] == [0, 1], job.error
     assert [told["step"] for told in job.told[0]] == [0, 1, 2], job.error
@@ -177,6 +179,7 @@ def test_end_of_the_launcher_ends_training_and_its_children(
 ) -> None:
     """Rank 0 waits in a collective, rank 1 sleeps, and each has a child."""
     command = [sys.executable, launcher.script(PRELUDE + WAITING)]
+    launcher.limits["TERM_GRACE_S"] = 1  # the rest is for a busy machine
     job = launcher.start("-np", "2", *command)
     launcher.wait_for("sleep\x001000", 2, 60)
     job.send_signal(signum)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 # An agent is gone from /proc once the launcher has seen its end, and so its rank's.
 PRELUDE = """
@@ -29,6 +29,9 @@ def lose_peer(text="rank 1 (host localhost) has shut down"):
     raise RuntimeError("lost peer")
 """
 
+# What a rank may take that is asked to end by nobody: more than a busy machine needs.
+AMPLE_S = 60
+
 FAILS_LATER = """
 if rank != 1:
     lose_peer()
@@ -43,6 +46,7 @@ def report_of(job):
 
 
 def run(launcher, program, size=2):
+    launcher.limits.setdefault("FAILURE_GRACE_S", AMPLE_S)
     script = launcher.script(PRELUDE + program)
     return launcher.run("-np", str(size), sys.executable, script)
 
@@ -112,8 +116,10 @@ time.sleep(60)
 
 
 def test_the_peer_at_fault_gets_more_time(launcher):
+    launcher.limits.update(FAILURE_GRACE_S=0.1, SECONDARY_GRACE_S=4.0)
     job = run(launcher, STAYS)
-    assert 2.5 < float(job.stdout.removeprefix("[1] ")) < 10
+    # Rank 1 may see the end of rank 0 later than the launcher does.
+    assert 2 < float(job.stdout.removeprefix("[1] ")) < 30
     assert job.returncode == 1
     assert report_of(job)[0] == "tfringrun: rank 0 on host localhost failed with exit code 1:"
     assert launcher.processes() == []
@@ -142,7 +148,8 @@ hvd.allreduce(1.0)
 )
 def test_training_blames_the_rank_that_left(launcher, code, exit_code, words):
     script = launcher.script(REAL.replace("{code}", str(code)))
-    job = launcher.run("-np", "2", sys.executable, script, timeout=50)
+    launcher.limits["FAILURE_GRACE_S"] = AMPLE_S
+    job = launcher.run("-np", "2", sys.executable, script)
     report = report_of(job)
     assert report[0].startswith(f"tfringrun: rank 1 on host localhost {words}"), job.stderr
     assert job.returncode == exit_code

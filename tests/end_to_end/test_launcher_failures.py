@@ -10,7 +10,10 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
+
+# Half of what the workers would take by themselves: a busy machine needs some seconds.
+SOON_S = 30
 
 FAIL = """
 import os, sys, time
@@ -34,7 +37,7 @@ def test_a_crash_ends_the_job_and_its_traceback_comes_last(launcher):
     lines = job.stderr.splitlines()
     assert lines[-1] == "[1] ValueError: boom7"
     assert "tfringrun: rank 1 on host localhost failed with exit code 1:" in lines
-    assert seconds < 8
+    assert seconds < SOON_S
     assert launcher.processes() == []
 
 
@@ -54,6 +57,7 @@ def test_a_killed_rank_is_named_with_its_signal(launcher, name):
 
 
 def test_the_others_may_still_tell_their_own_error(launcher):
+    launcher.limits["FAILURE_GRACE_S"] = 60
     script = launcher.script(
         "import os, sys, time\n"
         "if os.environ['TFRING_RANK'] == '1': sys.exit(5)\n"
@@ -104,7 +108,7 @@ def test_a_worker_that_ignores_sigterm_is_killed(launcher):
     start = time.monotonic()
     job = launcher.run("-np", "2", sys.executable, script)
     assert job.returncode == 4
-    assert time.monotonic() - start < 8
+    assert time.monotonic() - start < SOON_S
     assert launcher.processes() == []
 
 
@@ -113,13 +117,14 @@ def test_a_signal_ends_everything(launcher, signum):
     job = launcher.start("-np", "2", "sh", "-c", "sleep 1000 & sleep 1000")
     launcher.wait_for("sleep\x001000", 4)
     job.send_signal(signum)
-    _, err = job.communicate(timeout=5)
+    _, err = job.communicate(timeout=SOON_S)
     assert job.returncode == 128 + signum
     assert signum.name in err
     assert launcher.processes() == []
 
 
 def test_sigint_reaches_the_workers_as_sigint(launcher):
+    launcher.limits["TERM_GRACE_S"] = 60
     script = launcher.script(
         "import time\n"
         "try:\n"
@@ -130,7 +135,7 @@ def test_sigint_reaches_the_workers_as_sigint(launcher):
     job = launcher.start("-np", "1", sys.executable, script)
     assert job.stdout.readline() == "[0] ready\n"
     job.send_signal(signal.SIGINT)
-    out, _ = job.communicate(timeout=5)
+    out, _ = job.communicate(timeout=SOON_S)
     assert (job.returncode, out) == (130, "[0] saved\n")
 
 
@@ -145,7 +150,7 @@ def test_sigint_works_where_a_shell_ignores_it_for_background_jobs(launcher):
     )
     assert job.stdout.readline() == b"[0] ready\n"
     job.send_signal(signal.SIGINT)
-    _, err = job.communicate(timeout=5)
+    _, err = job.communicate(timeout=SOON_S)
     assert job.returncode == 130
     assert b"KeyboardInterrupt" in err
     assert launcher.processes() == []
@@ -165,21 +170,22 @@ def test_sigint_kills_workers_that_ignore_it(launcher):
     assert {job.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
     start = time.monotonic()
     job.send_signal(signal.SIGINT)
-    job.communicate(timeout=8)
-    assert time.monotonic() - start < 5
+    job.communicate(timeout=60)
+    assert time.monotonic() - start < SOON_S
     assert job.returncode == 130
     assert launcher.processes() == []
 
 
 def test_a_second_sigint_kills_at_once(launcher):
+    launcher.limits["TERM_GRACE_S"] = 60  # the first one alone would take this long
     job = launcher.start("-np", "2", sys.executable, launcher.script(STUBBORN))
     assert {job.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
     start = time.monotonic()
     job.send_signal(signal.SIGINT)
     assert "ending all ranks" in job.stderr.readline()
     job.send_signal(signal.SIGINT)
-    job.communicate(timeout=8)
-    assert time.monotonic() - start < 2
+    job.communicate(timeout=60)
+    assert time.monotonic() - start < SOON_S
     assert job.returncode == 130
     assert launcher.processes() == []
 
@@ -194,14 +200,14 @@ def test_sigkill_of_the_launcher_ends_everything(launcher, stubborn):
         for _ in range(4):
             job.stdout.readline()
     job.kill()
-    launcher.wait_for_none(8)
+    launcher.wait_for_none(SOON_S)
 
 
 def test_sigkill_of_an_agent_ends_the_job(launcher):
     job = launcher.start("-np", "2", "sh", "-c", "sleep 1000 & sleep 1000")
     launcher.wait_for("sleep\x001000", 4)
     os.kill(launcher.processes("agent.py")[0], signal.SIGKILL)
-    _, err = job.communicate(timeout=8)
+    _, err = job.communicate(timeout=SOON_S)
     assert job.returncode == 137
     assert "SIGKILL" in err
     assert launcher.processes() == []
@@ -215,7 +221,7 @@ def test_a_closed_reader_ends_the_job(launcher):
     job.stdout.readline()
     job.stdout.close()
     err = job.stderr.read()
-    assert job.wait(timeout=8) == 141
+    assert job.wait(timeout=SOON_S) == 141
     assert "Traceback" not in err
     job.stderr.close()
     assert launcher.processes() == []
@@ -236,10 +242,10 @@ def test_a_script_that_is_not_executable(launcher):
 
 def test_unknown_host_fails_before_the_start_timeout(launcher):
     start = time.monotonic()
-    job = launcher.run("-np", "2", "--start-timeout", "25", "-H", "nosuch:2", "true", timeout=20)
+    job = launcher.run("-np", "2", "--start-timeout", "90", "-H", "nosuch:2", "true")
     assert job.returncode == 255
     assert "nosuch" in job.stderr.splitlines()[-2]
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 45
 
 
 def test_output_folder_that_cannot_be_made(launcher):

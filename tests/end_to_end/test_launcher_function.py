@@ -12,7 +12,7 @@ import pytest
 
 from tfring.launch.function import run
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 
 
 def rank():
@@ -79,7 +79,7 @@ def test_a_failing_rank_raises_with_its_traceback():
     assert text.startswith("rank 1 on host localhost failed with exit code 1:\nTraceback")
     assert "fail_in_here" in text
     assert text.rstrip().endswith("ValueError: boom7")
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30
 
 
 def test_an_exit_code_is_named():
@@ -143,7 +143,7 @@ def test_ctrl_c_ends_the_ranks(launcher):
     )
     assert {job.stdout.readline() for _ in range(2)} == {b"[0] ready\n", b"[1] ready\n"}
     job.send_signal(signal.SIGINT)
-    _, err = job.communicate(timeout=5)
+    _, err = job.communicate(timeout=30)
     assert err.rstrip().endswith(b"KeyboardInterrupt")
     assert launcher.processes() == []
 
@@ -156,6 +156,6 @@ def test_it_works_beside_the_main_thread(launcher):
         "thread.start(); thread.join()\n"
     )
     job = subprocess.run(
-        [sys.executable, script], env=launcher.env, capture_output=True, text=True, timeout=30
+        [sys.executable, script], env=launcher.env, capture_output=True, text=True, timeout=100
     )
     assert job.stdout == "[4, 4]\n"

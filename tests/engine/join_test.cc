@@ -403,9 +403,11 @@ TEST(AWaitingJoinHasTimeWhileTheOthersWork) {
 
 TEST(AJoinThatWaitsForAnIdleRankNamesIt) {
   ForEachJob({3}, [](JobOptions options) {
-    options.fail_after_s = 0.5;
+    options.fail_after_s = 1;
     std::atomic<int> waiting{2};
+    Meeting ready(3);
     RunJob(options, [&](int rank, tfr_world* world) {
+      ready.Pass();
       if (rank == 1) {
         while (waiting > 0) std::this_thread::yield();
         return;
@@ -424,7 +426,9 @@ TEST(AStalledAllreduceDoesNotNameJoinedRanks) {
   ForEachJob({4}, [](JobOptions options) {
     options.fail_after_s = 1;
     std::atomic<int> waiting{3};
+    Meeting ready(4);
     RunJob(options, [&](int rank, tfr_world* world) {
+      ready.Pass();
       tfr_error error = {};
       float value = 1.0f;
       if (rank == 0) {
@@ -433,7 +437,6 @@ TEST(AStalledAllreduceDoesNotNameJoinedRanks) {
         while (waiting > 0) std::this_thread::yield();
         return;
       } else {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50 * rank));
         EXPECT_EQ(Reduce(world, TFR_SUM, &value, &error), TFR_UNAVAILABLE);
       }
       EXPECT_CONTAINS(std::string(error.text), "waits for rank 1");
@@ -461,7 +464,7 @@ TEST(LeavingEndsTheWaitOfThoseWhoHaveJoined) {
 ROLE(joiner) {
   JobOptions options;
   options.size = 3;
-  options.fail_after_s = 15;
+  options.fail_after_s = 30;
   if (argument == "hosts") options.hosts = {"a", "b", "a"};
   options.faults = "rank=1 collective=1 chunk=1 do=kill";
   const tfr_config config = ConfigOf(options, rank, store);
@@ -482,7 +485,8 @@ ROLE(joiner) {
   tfr_world_shutdown(world);
   if (error.code != TFR_UNAVAILABLE) return 12;
   if (std::strstr(error.text, "rank 1") == nullptr) return 13;
-  return heard - begin < int64_t{5} * 1000000000 ? 0 : 14;
+  // Long before the limit, also on a busy machine.
+  return heard - begin < int64_t{15} * 1000000000 ? 0 : 14;
 }
 
 TEST(ADeathEndsTheWaitOfThoseWhoHaveJoined) {

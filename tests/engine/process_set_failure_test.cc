@@ -39,8 +39,12 @@ TEST(StallsOfASetNameTheRankThatIsMissing) {
   ForEachJob({4}, [](JobOptions options) {
     options.fail_after_s = 1;
     std::atomic<int> ended{0};
+    Meeting ready(4);
+    Meeting added(4);
     RunJob(options, [&](int rank, tfr_world* world) {
+      ready.Pass();
       const int64_t set = Added(world, {1, 2, 3});
+      added.Pass();
       if (rank == 1 || rank == 2) {
         float value = 1.0f;
         tfr_error error = {};
@@ -55,9 +59,11 @@ TEST(StallsOfASetNameTheRankThatIsMissing) {
 
 TEST(AnAddThatARankDoesNotCallNamesIt) {
   ForEachJob({3}, [](JobOptions options) {
-    options.fail_after_s = 0.5;
+    options.fail_after_s = 1;
     std::atomic<int> ended{0};
+    Meeting ready(3);
     RunJob(options, [&](int rank, tfr_world* world) {
+      ready.Pass();
       if (rank != 1) {
         int64_t id = 0;
         tfr_error error = {};
@@ -132,9 +138,11 @@ TEST(SetsOfSeveralHostsEndWithRankZero) {
 
 TEST(AnAbortEndsAllSets) {
   ForEachJob({3}, [](const JobOptions& options) {
+    Meeting added(3);
     RunJob(options, [&](int rank, tfr_world* world) {
       const int64_t first = Added(world, {1, 2});
       const int64_t second = Added(world, {0, 2});
+      added.Pass();
       if (rank == 0) return tfr_world_abort(world, "ValueError: boom7");
       float value = 1.0f;
       tfr_error error = {};
@@ -152,7 +160,7 @@ TEST(AnAbortEndsAllSets) {
 ROLE(member) {
   JobOptions options;
   options.size = 4;
-  options.fail_after_s = 15;
+  options.fail_after_s = 30;
   if (argument == "hosts") options.hosts = {"a", "b", "a", "b"};
   options.faults = "rank=1 set=1 collective=1 chunk=1 do=kill";
   const tfr_config config = ConfigOf(options, rank, store);
@@ -172,7 +180,8 @@ ROLE(member) {
   tfr_world_shutdown(world);
   if (code != TFR_UNAVAILABLE) return 13;
   if (std::strstr(error.text, "rank 1") == nullptr) return 14;
-  return heard - begin < int64_t{5} * 1000000000 ? 0 : 15;
+  // Long before the limit, also on a busy machine.
+  return heard - begin < int64_t{15} * 1000000000 ? 0 : 15;
 }
 
 TEST(AMemberThatDiesEndsTheWorldForAll) {

@@ -31,6 +31,26 @@ struct Pair {
   }
 };
 
+// A port on which nobody listens, and that no other process gets.
+class SilentPort {
+ public:
+  SilentPort() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int one = 1;  // a listener may share it
+    setsockopt(socket_.fd(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    address_.sin_family = AF_INET;
+    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* address = reinterpret_cast<sockaddr*>(&address_);
+    socklen_t size = sizeof(address_);
+    EXPECT_EQ(bind(socket_.fd(), address, size), 0);
+    EXPECT_EQ(getsockname(socket_.fd(), address, &size), 0);
+  }
+  int number() const { return ntohs(address_.sin_port); }
+
+ private:
+  Socket socket_;
+  sockaddr_in address_ = {};
+};
+
 int OptionOf(int fd, int level, int option) {
   int value = -1;
   socklen_t size = sizeof(value);
@@ -67,10 +87,8 @@ TEST(data_larger_than_the_socket_buffers_arrives) {
 }
 
 TEST(connect_waits_for_a_listener_that_starts_later) {
-  Listener probe;
-  ASSERT_OK(Listener::Open("127.0.0.1", 0, &probe));
-  const int port = probe.port();
-  probe.Close();
+  const SilentPort silent;
+  const int port = silent.number();
   Status connected;
   Socket client;
   std::thread dialler([&] {
@@ -89,10 +107,8 @@ TEST(connect_waits_for_a_listener_that_starts_later) {
 }
 
 TEST(connect_to_nobody_names_the_address_and_the_reason) {
-  Listener probe;
-  ASSERT_OK(Listener::Open("127.0.0.1", 0, &probe));
-  const std::string address = JoinHostPort("127.0.0.1", probe.port());
-  probe.Close();
+  const SilentPort silent;
+  const std::string address = JoinHostPort("127.0.0.1", silent.number());
   Socket socket;
   const Status status = Socket::Connect(address, Deadline::After(0.2), &socket);
   EXPECT_EQ(status.code(), TFR_UNAVAILABLE);

@@ -35,7 +35,7 @@ TEST(a_wrong_secret_is_said_plainly) {
 }
 
 TEST(a_silent_stranger_is_dropped_and_delays_nobody) {
-  const auto server = Serve(0.2);
+  const auto server = Serve(2.0);
   std::vector<Socket> silent;
   for (int i = 0; i < 50; ++i) silent.push_back(DialRaw(*server));
   SendText(&silent[0], "TFRI");

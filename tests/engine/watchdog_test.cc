@@ -8,6 +8,8 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -58,33 +60,39 @@ void CaptureStandardError(const std::string& path) {
   close(fd);
 }
 
-// Never ends by itself.
-void Hang() {
+// Never ends by itself. Calls `ready` once the other thread runs.
+void Hang(const std::function<void()>& ready) {
   std::mutex mutex;
   mutex.lock();
-  std::thread engine = tfring::StartThread(
-      "hung-thread", [&mutex] { HangsInAnEngineThread(&mutex); });
+  std::promise<void> runs;
+  std::thread engine = tfring::StartThread("hung-thread", [&] {
+    runs.set_value();
+    HangsInAnEngineThread(&mutex);
+  });
+  runs.get_future().wait();
+  ready();
   HangsInTheMainThread();
   engine.join();
 }
 
 ROLE(hangs) {
   CaptureStandardError(argument);
-  check::StartWatchdog(1);
-  Hang();
+  Hang([] { check::StartWatchdog(1); });
   return 0;
 }
 
 ROLE(waits_for_a_child) {
   CaptureStandardError(argument);
   Processes grandchildren(1, "hangs_longer", argument);
+  grandchildren.WaitUntilStopped(0);
+  kill(grandchildren.pid(0), SIGCONT);
   check::StartWatchdog(1);
   return grandchildren.Wait(0);
 }
 
 ROLE(hangs_longer) {
   CaptureStandardError(argument);
-  Hang();
+  Hang([] { raise(SIGSTOP); });
   return 0;
 }
 

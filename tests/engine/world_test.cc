@@ -257,9 +257,11 @@ TEST(ManyThreadsRunAtOnce) {
 
 TEST(StallNamesTheTensorAndTheMissingRank) {
   ForEachJob({2, 3, 4}, [](JobOptions options) {
-    options.fail_after_s = 0.5;
+    options.fail_after_s = 1;
     std::atomic<int> waiting{options.size - 1};
+    Meeting ready(options.size);
     RunJob(options, [&](int rank, tfr_world* world) {
+      ready.Pass();
       float value = 1;
       Call call;
       call.name = "g";
@@ -395,6 +397,7 @@ std::string CreateError(const JobOptions& options,
         tfr_store_get(client, "test/claim/0", 5, &value, nullptr);
         tfr_bytes_free(&value);
         tfr_store_client_close(client);
+        config.start_timeout_s = 20;  // it is told at once
         config = change(config);
       }
       tfr_world* world = nullptr;

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tfring as hvd
 
 hvd.init()
-pytestmark = [pytest.mark.ranks(2), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.ranks(2), pytest.mark.timeout(120)]
 MODES = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 MIB = 1 << 20
 

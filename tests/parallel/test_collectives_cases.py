@@ -12,7 +12,7 @@ import tensorflow as tf
 import tfring as hvd
 
 hvd.init()
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(120)
 MODES = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 HALVES = [
     ("float16", hvd.Average, [30000.0] * 4, 30000.0),

@@ -169,15 +169,16 @@ def test_one_rank_traces_more_often(rank: int, size: int) -> None:
 
 
 def test_late_rank_is_waited_for(rank: int, size: int) -> None:
+    sum_still_works(size)  # all begin now
     before = hvd.stats()
     if rank == size - 1:
-        time.sleep(0.2)
+        time.sleep(1.0)
     sum_still_works(size)
     waited = (hvd.stats().wait_ns - before.wait_ns) / 1e9
     moved = (hvd.stats().transfer_ns - before.transfer_ns) / 1e9
     if rank != size - 1:
-        assert waited >= 0.15
-    assert moved < 0.15
+        assert waited >= 0.5
+    assert moved < 0.5
 
 
 def test_fork_leaves_the_parent_alone(rank: int, size: int) -> None:
@@ -197,15 +198,19 @@ def test_init_and_shutdown_in_cycles(size: int) -> None:
         return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 
     sum_still_works(size)  # TensorFlow starts its own threads at its first op
-    counts = []
-    for _ in range(5):
+    hvd.shutdown()
+    before = held()
+    hvd.init()
+    for _ in range(4):
         hvd.shutdown()
-        counts.append(held())
+        # The kernel may list a thread that has ended a moment longer; what leaks stays.
+        deadline = time.monotonic() + 30
+        while any(now > then for now, then in zip(held(), before, strict=True)):
+            assert time.monotonic() < deadline, f"{held()} after {before}"
         with pytest.raises(hvd.NotInitializedError, match=r"tfring.init\(\)"):
             hvd.allreduce(1.0)
         hvd.init()
         sum_still_works(size)
-    assert counts == counts[:1] * 5
 
 
 def test_graph_survives_a_new_init(size: int) -> None:

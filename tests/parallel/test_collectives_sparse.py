@@ -14,7 +14,7 @@ from tfring._options import Options
 from tfring._sparse import SparseSum, Table
 
 hvd.init()
-pytestmark = [pytest.mark.many_ranks, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.many_ranks, pytest.mark.timeout(120)]
 MODES = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 SHAPE = (50, 3)
 

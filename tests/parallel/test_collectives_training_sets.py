@@ -14,7 +14,7 @@ import tfring as hvd
 
 hvd.init()
 SIZE = hvd.size()
-pytestmark = [pytest.mark.many_ranks, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.many_ranks, pytest.mark.timeout(120)]
 MODES = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 
 

@@ -18,7 +18,7 @@ import tfring as hvd
 hvd.init()
 pytestmark = [
     pytest.mark.skipif(hvd.size() < 2, reason="needs at least 2 ranks"),
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(120),
 ]
 MODES = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 
@@ -118,7 +118,6 @@ def test_native_accumulation(graph: bool) -> None:
 
 @MODES
 @pytest.mark.parametrize("inside", [True, False], ids=["scale(dist)", "dist(scale)"])
-@pytest.mark.timeout(20)
 def test_one_rank_alone_overflows(graph: bool, inside: bool) -> None:
     scale = keras.optimizers.LossScaleOptimizer
     sgd = keras.optimizers.SGD(1.0)

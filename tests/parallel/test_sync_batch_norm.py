@@ -14,7 +14,7 @@ import tfring as hvd
 hvd.init()
 pytestmark = [
     pytest.mark.skipif(hvd.size() < 2, reason="needs at least 2 ranks"),
-    pytest.mark.timeout(90),
+    pytest.mark.timeout(120),
 ]
 EAGERLY = pytest.mark.parametrize("eagerly", [False, True], ids=["function", "eager"])
 

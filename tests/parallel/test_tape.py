@@ -14,7 +14,7 @@ import tfring as hvd
 hvd.init()
 pytestmark = [
     pytest.mark.skipif(hvd.size() < 2, reason="needs at least 2 ranks"),
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(120),
 ]
 MODES = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 MEAN_RANK = (hvd.size() - 1) / 2
