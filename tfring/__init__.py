@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tfring._graph_mode import BroadcastGlobalVariablesHook, broadcast_global_variables
+    from tfring._samples import batch_samples
     from tfring.checkpoints import Checkpoint
     from tfring.collectives import (
         allgather,
@@ -127,6 +128,7 @@ __all__ = [
     "allreduce",
     "alltoall",
     "barrier",
+    "batch_samples",
     "broadcast",
     "broadcast_",
     "broadcast_global_variables",
@@ -194,6 +196,7 @@ _LAZY = {
     "allreduce": "tfring.collectives",
     "alltoall": "tfring.collectives",
     "barrier": "tfring.collectives",
+    "batch_samples": "tfring._samples",
     "broadcast": "tfring.collectives",
     "broadcast_": "tfring.collectives",
     "broadcast_global_variables": "tfring._graph_mode",

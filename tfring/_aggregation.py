@@ -33,6 +33,11 @@ class LocalAggregation:
         """Number of calls whose gradients make one total."""
         return self._passes
 
+    @property
+    def average(self) -> bool:
+        """Whether the total is divided by the number of passes."""
+        return self._average
+
     def variables_at(self, positions: Sequence[int]) -> list[tf.Variable]:
         """The counter, then the accumulators of some positions in their order."""
         if self._counter is None:

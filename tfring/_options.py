@@ -34,6 +34,7 @@ class Options:
         process_set: The ranks that reduce together.
         scale_local_gradients: Divide the gradients of local variables by the number of
             ranks.
+        sample_weighted: Average over samples instead of over ranks; needs `op=Average`.
 
     Raises:
         ValueError: When a value or a combination makes no sense.
@@ -50,6 +51,7 @@ class Options:
     strict: bool = False
     process_set: ProcessSet = global_process_set
     scale_local_gradients: bool = True
+    sample_weighted: bool = False
 
     def __post_init__(self) -> None:
         checked(self.compression)
@@ -65,6 +67,7 @@ class Options:
                 f"Received: op={NAMES.get(self.op, repr(self.op))}"
             )
         self._check_predivide()
+        self._check_sample_weighted()
         self._check_groups()
         if self.op == Adasum and self.is_ready():
             self.require_power_of_two()
@@ -80,6 +83,14 @@ class Options:
             raise ValueError(
                 "`gradient_predivide_factor` needs `op=tfring.Average`. Received: "
                 f"gradient_predivide_factor={factor}, op={OPERATIONS[self.op]}"
+            )
+
+    def _check_sample_weighted(self) -> None:
+        if self.sample_weighted and self.op != Average:
+            raise ValueError(
+                "`sample_weighted` needs `op=tfring.Average`: a sum needs no weights, and Adasum "
+                "has none. Received: "
+                f"sample_weighted={self.sample_weighted}, op={OPERATIONS[self.op]}"
             )
 
     def _check_groups(self) -> None:
@@ -144,6 +155,7 @@ class Options:
             f"gradient_predivide_factor={self.gradient_predivide_factor!r}",
             f"groups={self.chunks or None}",
             f"strict={self.strict}",
+            f"sample_weighted={self.sample_weighted}",
         ]
 
     def is_ready(self) -> bool:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfring import _plan, _slices, _sparse, collectives, objects, world
 from tfring._options import Options, key, label, owner, unwrapped
+from tfring.compression import Compression, Compressor
 from tfring.constants import Adasum
 from tfring.process_sets import ProcessSet, global_process_set
 
@@ -125,30 +126,63 @@ class Reducer:
         Raises:
             tf.errors.AbortedError: When a peer is lost.
         """
+        return self.reduce_with(plan, gradients, None)[0]
+
+    def reduce_with(
+        self, plan: _plan.Plan, gradients: Sequence[Gradient], numbers: Any
+    ) -> tuple[list[Gradient], Any]:
+        """As `reduce`; some numbers, or None, travel along, uncompressed.
+
+        They are in the first bucket; where all gradients are sparse, there is none, and
+        they are a collective of their own.
+
+        Returns:
+            The gradients, and the numbers, reduced.
+        """
         result = list(gradients)
-        options = self._options
-        if not options.takes_part():
-            return result
-        prescale, postscale = self._scaling()
+        if not self._options.takes_part():
+            return result, numbers
         # What it raises comes before anything is sent.
         sum_sparse = self._sparse_sum(plan) if plan.sparse else None
+        rest = None if numbers is None else [numbers]
         for bucket in plan.buckets:
-            reduced = collectives.grouped_allreduce(
-                [result[i] for i in bucket.members],
-                op=options.op,
-                prescale_factor=prescale,
-                postscale_factor=postscale,
-                compression=options.compression,
-                name=bucket.name,
-                process_set=options.process_set,
-            )
+            tensors = [result[i] for i in bucket.members]
+            if rest is not None and bucket is plan.buckets[0]:
+                reduced, rest = self._together(tensors, rest, bucket.name)
+            else:
+                reduced = self._reduced(tensors, bucket.name, self._options.compression)
             for i, tensor in zip(bucket.members, reduced, strict=True):
                 result[i] = tensor
+        if rest is not None and not plan.buckets:
+            rest = self._reduced(rest, f"{plan.name}/samples", Compression.none)
         if sum_sparse is not None:
             total = sum_sparse([result[i] for i in plan.sparse])
             for i, slices in zip(plan.sparse, total, strict=True):
                 result[i] = slices
-        return result
+        return result, None if rest is None else rest[0]
+
+    def _together(
+        self, tensors: list[Any], rest: list[Any], name: str
+    ) -> tuple[list[Any], list[Any]]:
+        """One collective for what is compressed and what is not."""
+        compression = self._options.compression
+        sent = [compression.compress(tensor) for tensor in tensors]
+        reduced = self._reduced([*(t for t, _ in sent), *rest], name, Compression.none)
+        pairs = zip(reduced, sent, strict=False)
+        whole = [compression.decompress(tensor, context) for tensor, (_, context) in pairs]
+        return whole, reduced[len(sent) :]
+
+    def _reduced(self, tensors: list[Any], name: str, compression: type[Compressor]) -> list[Any]:
+        prescale, postscale = self._scaling()
+        return collectives.grouped_allreduce(
+            tensors,
+            op=self._options.op,
+            prescale_factor=prescale,
+            postscale_factor=postscale,
+            compression=compression,
+            name=name,
+            process_set=self._options.process_set,
+        )
 
     def _sparse_sum(self, plan: _plan.Plan) -> _sparse.SparseSum:
         if self._options.op == Adasum:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tfring import _local, _plan, _reducer, collectives
+from tfring import _local, _plan, _reducer, _weights, collectives
 from tfring._options import Options, is_overwritten
 from tfring._order import Order
 from tfring.constants import Max
@@ -30,6 +30,11 @@ class Share:
     own: list[int]
     overwritten: list[int]
     finished: frozenset[int]
+
+    @property
+    def not_averaged(self) -> frozenset[int]:
+        """Places of what is no part of this mean over ranks or samples."""
+        return self.finished.union(self.overwritten)
 
 
 class Sharing:
@@ -79,8 +84,10 @@ class Sharing:
             remark=f"local variables={bool(own)}, backward_passes_per_step={self._passes}"
             + (f", values that overwrite={present}" if overwritten else ""),
         )
-        finished = frozenset(i for i, g in enumerate(gradients) if _reducer.is_reduced(g))
-        return Share(plan, shared, own, overwritten, finished)
+        finished = {i for i, g in enumerate(gradients) if _reducer.is_reduced(g)}
+        for i, entry in zip(shared, plan.entries, strict=True):
+            finished |= {i} if entry.kind is _plan.Kind.REDUCED else set()
+        return Share(plan, shared, own, overwritten, frozenset(finished))
 
     def filled(self, share: Share, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Returns the gradients, with zeros where only other ranks have one."""
@@ -90,9 +97,17 @@ class Sharing:
 
     def reduced(self, share: Share, gradients: Sequence[Any]) -> list[Any]:
         """Returns the gradients, the shared ones reduced and the own ones scaled."""
-        result = self.with_own_scaled(share, gradients)
-        some = [result[i] for i in share.shared]
-        return _placed(result, share.shared, self.reducer.reduce(share.plan, some))
+        return reduced(self.reducer, self._options, share, gradients)
+
+    def sample_means(
+        self, share: Share, gradients: Sequence[Any], numbers: Any, factor: float
+    ) -> list[Any]:
+        """Returns the means of weighed gradients over all ranks' samples, see `sample_means`."""
+        return sample_means(self.reducer, self._options, share, gradients, numbers, factor)
+
+    def with_own_scaled(self, share: Share, gradients: Sequence[Any]) -> list[Any]:
+        """Returns the gradients, this rank's own divided by the number of ranks if need be."""
+        return _with_own_scaled(self._options, share, gradients)
 
     def with_maxima(self, share: Share, gradients: Sequence[Any]) -> list[Any]:
         """Returns the gradients, those that overwrite a variable the largest of all ranks.
@@ -111,13 +126,50 @@ class Sharing:
         )
         return _placed(gradients, places, maxima)
 
-    def with_own_scaled(self, share: Share, gradients: Sequence[Any]) -> list[Any]:
-        """Returns the gradients, this rank's own divided by the number of ranks if need be."""
-        result = list(gradients)
-        for i in share.own:
-            if i not in share.finished:
-                result[i] = _local.scaled(result[i], self._options)
-        return result
+
+def reduced(
+    reducer: _reducer.Reducer, options: Options, share: Share, gradients: Sequence[Any]
+) -> list[Any]:
+    """Returns the gradients, the shared ones reduced and the own ones scaled."""
+    result = _with_own_scaled(options, share, gradients)
+    some = [result[i] for i in share.shared]
+    return _placed(result, share.shared, reducer.reduce(share.plan, some))
+
+
+def sample_means(
+    reducer: _reducer.Reducer,
+    options: Options,
+    share: Share,
+    gradients: Sequence[Any],
+    numbers: Any,
+    factor: float = 1.0,
+) -> list[Any]:
+    """Returns weighed gradients as means over all ranks' samples.
+
+    Args:
+        reducer: Of the shared ones.
+        options: How to reduce.
+        share: What is shared.
+        gradients: What `_weights.weighed` made, or sums of such.
+        numbers: What `_weights.numbers` returned, or the sum.
+        factor: Multiplies the means.
+    """
+
+    def reduce(every: list[Any], own: Any) -> tuple[list[Any], Any]:
+        some = [every[i] for i in share.shared]
+        some, average = reducer.reduce_with(share.plan, some, own)
+        return _placed(every, share.shared, some), average
+
+    left_alone = share.not_averaged
+    return _weights.means(gradients, left_alone, share.own, numbers, reduce, options, factor)
+
+
+def _with_own_scaled(options: Options, share: Share, gradients: Sequence[Any]) -> list[Any]:
+    result = list(gradients)
+    for i in share.own:
+        if i not in share.finished:
+            result[i] = _local.scaled(result[i], options)
+    return result
 
 
 def _placed(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:

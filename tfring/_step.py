@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _accumulation, _adasum, _clipping, _loss_scale, _plan, collectives
+from tfring import _accumulation, _adasum, _clipping, _loss_scale, _plan, _weights, collectives
 from tfring._aggregation import LocalAggregation
 from tfring._autograph import as_it_stands
 from tfring._options import Options, is_overwritten
@@ -19,6 +19,8 @@ from tfring._sharing import Share, Sharing
 from tfring.constants import Adasum, Sum
 
 ATTRIBUTE = "_tfring_step"
+# Where sums of `_weights.numbers` are among the accumulators.
+_NUMBERS_AT = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +31,22 @@ class _Call:
     stock: Callable[..., None]  # its own `apply`
     variables: list[Any]
     share: Share
+
+
+@dataclasses.dataclass(frozen=True)
+class _Items:
+    """What one update is made from.
+
+    Args:
+        gradients: One per variable, or None.
+        numbers: Of samples, see `_weights.numbers`; None where ranks count alike.
+    """
+
+    gradients: list[Any]
+    numbers: Any = None
+
+    def flat(self) -> list[Any]:
+        return self.gradients if self.numbers is None else [*self.gradients, self.numbers]
 
 
 class Step:
@@ -45,6 +63,7 @@ class Step:
         passes = aggregation.passes if aggregation else 1
         self._sharing = Sharing(name, options, densify=self._densify, passes=passes)
         self._seen = Order()
+        self._carried: tf.Variable | None = None  # float32, (2,), numbers since the last update
         self.local = self._sharing.local
         self.active = False
 
@@ -73,14 +92,38 @@ class Step:
         object.__setattr__(self._optimizer, "apply", apply)
         object.__setattr__(self._optimizer, "register_local_var", register_local_var)
 
+    @property
+    def sample_weighted(self) -> bool:
+        """Whether it needs the numbers of samples."""
+        return self._options.sample_weighted
+
     def accumulators(self, variables: Sequence[Any]) -> list[tf.Variable]:
         """Makes and returns the accumulators of what is reduced, if there are any."""
-        if self._aggregation is None or not variables:
+        if not variables:
             return []
+        carried = [self._carrier()] if self._accumulates and self.sample_weighted else []
+        if self._aggregation is None:
+            return carried
+        places = self._build_aggregation(self._aggregation, variables)
+        _, own = self.local.split(variables)
+        return self._aggregation.variables_at([p for i, p in enumerate(places) if i not in own])
+
+    def _build_aggregation(
+        self, aggregation: LocalAggregation, variables: Sequence[Any]
+    ) -> list[int]:
+        """Makes accumulators; returns the places of the items of a call in them."""
         places = self._seen.places(variables)
-        self._aggregation.build(variables, places)
-        shared, _ = self.local.split(variables)
-        return self._aggregation.variables_at([places[i] for i in shared])
+        aggregation.build(variables, places)
+        if self.sample_weighted:
+            aggregation.build([_weights.like_numbers()], [_NUMBERS_AT])
+            places = [*places, _NUMBERS_AT]
+        return places
+
+    def _carrier(self) -> tf.Variable:
+        if self._carried is None:
+            with tf.init_scope():
+                self._carried = tf.Variable(_weights.like_numbers(), trainable=False)
+        return self._carried
 
     def all_accumulators(
         self, variables: Sequence[Any]
@@ -111,13 +154,28 @@ class Step:
         known = _loss_scale.innermost(outer)._trainable_variables
         share = self._sharing.agree(gradients, variables, known)
         call = _Call(outer, stock, variables, share)
-        gradients = self._filled(call, gradients)
-        update = functools.partial(self._update, call)
+        items = self._weighed(call, self._filled(call, gradients))
         if self._aggregation is None:
-            return update(gradients)
-        places = self._seen.places(variables)
-        self._aggregation.build(variables, places)
-        return self._aggregation.run(gradients, places, update)
+            return self._update(call, items)
+        places = self._build_aggregation(self._aggregation, variables)
+
+        def update(totals: list[Any]) -> None:
+            self._update(call, _Items(totals[: len(variables)], *totals[len(variables) :]))
+
+        return self._aggregation.run(items.flat(), places, update)
+
+    def _weighed(self, call: _Call, gradients: list[Any]) -> _Items:
+        if not self.sample_weighted:
+            return _Items(gradients)
+        numbers = _weights.numbers()
+        return _Items(_weights.weighed(gradients, call.share.not_averaged, numbers), numbers)
+
+    def _reduced(self, call: _Call, items: _Items) -> list[Any]:
+        if items.numbers is None:
+            return self._sharing.reduced(call.share, items.gradients)
+        adds_up = self._aggregation is not None and not self._aggregation.average
+        factor = self._aggregation.passes if self._aggregation and adds_up else 1
+        return self._sharing.sample_means(call.share, items.gradients, items.numbers, factor)
 
     def _prepare(self, outer: Any, gradients: list[Any], variables: Any) -> list[Any]:
         """Builds the optimizer, so that no branch has to, and finds the variables."""
@@ -146,36 +204,56 @@ class Step:
                 result[i] = tf.convert_to_tensor(result[i])
         return result
 
-    def _update(self, call: _Call, gradients: list[Any]) -> None:
-        gradients = self._sharing.with_maxima(call.share, gradients)
+    def _update(self, call: _Call, items: _Items) -> None:
+        gradients = self._sharing.with_maxima(call.share, items.gradients)
+        items = dataclasses.replace(items, gradients=gradients)
         with self._activated():
             if self._options.op == Adasum and self._options.takes_part():
                 self._apply_adasum(call, gradients)
             elif self._accumulates:
-                self._apply_deferred(call, gradients)
+                self._apply_deferred(call, items)
             else:
-                self._apply_reduced(call, gradients)
+                self._apply_reduced(call, items)
 
-    def _apply_reduced(self, call: _Call, gradients: list[Any]) -> None:
-        reduced = self._sharing.reduced(call.share, gradients)
-        reduced = self._agreed_if_finite(call, reduced, call.share.own)
+    def _apply_reduced(self, call: _Call, items: _Items) -> None:
+        gradients = self._reduced(call, items)
+        gradients = self._agreed_if_finite(call, gradients, call.share.own)
         inner = _loss_scale.innermost(call.outer)
-        clip = self._clip(call, _clipped(call, reduced))
+        clip = self._clip(call, _clipped(call, gradients))
         with contextlib.nullcontext() if clip is None else _clipping.replaced(inner, clip):
-            call.stock(reduced, call.variables)
+            call.stock(gradients, call.variables)
 
-    def _apply_deferred(self, call: _Call, gradients: list[Any]) -> None:
+    def _apply_deferred(self, call: _Call, items: _Items) -> None:
         # Keras drops a pass that is not finite: it must do so on all ranks. One number.
-        gradients = self._agreed_if_finite(call, gradients, range(len(gradients)))
-        places = _clipped(call, gradients)
-        inner = _loss_scale.innermost(call.outer)
+        gradients = items.gradients
+        amount = self._poison(call, gradients, range(len(gradients)))
+        if amount is not None:
+            gradients = _loss_scale.with_poison(gradients, amount)
+        if items.numbers is not None:
+            counts = True if amount is None else tf.math.is_finite(amount)
+            numbers = tf.where(counts, items.numbers, _weights.like_numbers())
+            self._carrier().assign_add(numbers)
+        places, inner = _clipped(call, gradients), _loss_scale.innermost(call.outer)
+
+        def reduce(totals: list[Any]) -> list[Any]:
+            totals += [None] * (len(gradients) - len(totals))
+            return self._reduced(call, _Items(totals, *self._taken(inner)))
+
         _accumulation.apply_deferred(
             inner,
             functools.partial(call.stock, gradients, call.variables),
             places,
-            lambda totals: self._sharing.reduced(call.share, _padded(totals, len(gradients))),
+            reduce,
             self._clip(call, places) or inner._clip_gradients,
         )
+
+    def _taken(self, inner: Any) -> list[Any]:
+        """The numbers since the last update, which start over, for totals as Keras divides them."""
+        if not self.sample_weighted:
+            return []
+        numbers = self._carrier().read_value()
+        self._carrier().assign(_weights.like_numbers())
+        return [numbers / float(inner.gradient_accumulation_steps)]
 
     def _apply_adasum(self, call: _Call, gradients: list[Any]) -> None:
         gradients = self._sharing.with_own_scaled(call.share, gradients)
@@ -206,11 +284,16 @@ class Step:
         self, call: _Call, gradients: list[Any], unreduced: Sequence[int]
     ) -> list[Any]:
         """Lets all ranks skip an update together that Keras would skip on some."""
-        if not (unreduced and _loss_scale.is_loss_scale(call.outer)):
-            return gradients
-        return _loss_scale.poisoned(
-            gradients, unreduced, self._options, f"{call.share.plan.name}/finite"
-        )
+        amount = self._poison(call, gradients, unreduced) if self._options.takes_part() else None
+        return gradients if amount is None else _loss_scale.with_poison(gradients, amount)
+
+    def _poison(self, call: _Call, gradients: list[Any], unreduced: Sequence[int]) -> Any:
+        """Where Keras would skip updates: 0, or NaN when a rank's are not finite."""
+        is_needed = unreduced and _loss_scale.is_loss_scale(call.outer)
+        if not is_needed or all(gradient is None for gradient in gradients):
+            return None
+        name = f"{call.share.plan.name}/finite"
+        return _loss_scale.poison(gradients, unreduced, self._options, name)
 
     @contextlib.contextmanager
     def _activated(self) -> Iterator[None]:
@@ -228,7 +311,3 @@ def _clipped(call: _Call, gradients: Sequence[Any]) -> list[int]:
         for i, (gradient, variable) in enumerate(zip(gradients, call.variables, strict=True))
         if gradient is not None and not is_overwritten(variable)
     ]
-
-
-def _padded(items: list[Any], length: int) -> list[Any]:
-    return items + [None] * (length - len(items))

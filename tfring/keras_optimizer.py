@@ -30,6 +30,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
     strict: bool = False,
+    sample_weighted: bool = False,
 ) -> Any:
     """Makes a Keras optimizer reduce its gradients over all ranks before it updates.
 
@@ -54,6 +55,7 @@ def DistributedOptimizer(
         scale_local_gradients: Divide the gradients of local variables by the number of
             ranks in `process_set`.
         strict: A gradient that is None on some ranks only is an error instead of zeros.
+        sample_weighted: Average over all ranks' samples instead of over ranks.
 
     Returns:
         `optimizer` itself.
@@ -91,4 +93,5 @@ def DistributedOptimizer(
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
         strict=strict,
+        sample_weighted=sample_weighted,
     )

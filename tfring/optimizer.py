@@ -12,6 +12,7 @@ from tfring import (
     _adasum,
     _agreement,
     _callback_list,
+    _fit_samples,
     _keras,
     _legacy_keras,
     _loss_scale,
@@ -46,6 +47,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
     strict: bool = False,
+    sample_weighted: bool = False,
 ) -> Any:
     """Makes a Keras optimizer reduce its gradients over all ranks before it updates.
 
@@ -65,8 +67,9 @@ def DistributedOptimizer(
     gets its first gradient later must get it on all ranks in the same step.
 
     With Keras' own `gradient_accumulation_steps` gradients add up locally and are reduced
-    once per update; under a `LossScaleOptimizer` each one is reduced, because that
-    class checks each one for infinities. Sparse gradients become dense where they add up.
+    once per update; under a `LossScaleOptimizer`, which leaves out those that are not finite,
+    ranks agree about each one, by one number, so that all leave it out. Sparse gradients
+    become dense where they add up.
 
     With `op=Adasum` (arXiv:2006.02924) each rank's optimizer makes its own step, and what
     the steps changed is combined by Adasum; its moments stay the rank's own. With a
@@ -109,6 +112,10 @@ def DistributedOptimizer(
         scale_local_gradients: Divide the gradients of local variables by the number of
             ranks in `process_set`. Default True.
         strict: A gradient that is None on some ranks only is an error instead of zeros.
+        sample_weighted: Average gradients over all ranks' samples instead of over ranks, so
+            that batches of unequal sizes count as in one process. Keras' `fit` tells the
+            sizes; a custom loop tells them by `tfring.batch_samples`. For Keras 3, with
+            `op=Average`.
 
     Returns:
         `optimizer` itself; for one of `tf.compat.v1.train` the new one.
@@ -119,6 +126,8 @@ def DistributedOptimizer(
             or the number of ranks is no power of two for `op=Adasum`.
         tf.errors.FailedPreconditionError: By the first update, on all ranks, when the
             ranks' variables or options differ.
+        tf.errors.InvalidArgumentError: By an update, on all ranks, when `sample_weighted`
+            and a rank did not tell its number of samples.
         tf.errors.AbortedError: By an update, when a peer is lost; the update is not
             made.
 
@@ -141,6 +150,7 @@ def DistributedOptimizer(
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
         strict=strict,
+        sample_weighted=sample_weighted,
     )
     return distribute(
         optimizer,
@@ -179,6 +189,11 @@ def distribute(
             "`backward_passes_per_step` must be a positive integer. "
             f"Received: backward_passes_per_step={passes}"
         )
+    if options.sample_weighted and (_v1.is_v1_optimizer(optimizer) or _keras.is_legacy(optimizer)):
+        raise ValueError(
+            "`sample_weighted` needs an optimizer of Keras 3. Received: sample_weighted=True, "
+            f"optimizer={optimizer!r}. Use keras.optimizers."
+        )
     kind: dict[str, Any] = {"passes": passes, "average_passes": average_passes}
     if _v1.is_v1_optimizer(optimizer):
         return _v1.distribute(optimizer, name, options, use_locking=use_locking, **kind)
@@ -191,6 +206,8 @@ def distribute(
     aggregation = LocalAggregation(passes, average_passes) if passes > 1 else None
     _loss_scale.install(_run_of)
     _old_names.install()
+    if options.sample_weighted:
+        _fit_samples.install(is_sample_weighted)
     Step(optimizer, name or "optimizer", options, aggregation).attach()
     return optimizer
 
@@ -244,6 +261,14 @@ def local_variables(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
     """Returns which of `variables` an optimizer was told to leave to each rank."""
     step = _step_of(optimizer)
     return [] if step is None else [variables[i] for i in step.local.split(variables)[1]]
+
+
+def is_sample_weighted(optimizer: Any) -> bool:
+    """Whether an optimizer needs the numbers of samples that gradients come from."""
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        return False
+    step = _step_of(optimizer)
+    return step is not None and step.sample_weighted
 
 
 def register_local_layers(optimizer: Any, layers: Sequence[Any]) -> None:

@@ -33,6 +33,7 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
     strict: bool = False,
+    sample_weighted: bool = False,
 ) -> Any:
     """Makes a Keras optimizer reduce all gradients but those of some layers.
 
@@ -57,6 +58,7 @@ def PartialDistributedOptimizer(
             also those made later, stay each rank's own. Default None: no layer.
         scale_local_gradients: Divide their gradients by the number of ranks.
         strict: A gradient that is None on some ranks only is an error.
+        sample_weighted: Average over all ranks' samples instead of over ranks.
 
     Returns:
         `optimizer` itself.
@@ -95,6 +97,7 @@ def PartialDistributedOptimizer(
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
         strict=strict,
+        sample_weighted=sample_weighted,
     )
     _optimizer.register_local_layers(result, layers)
     return result
@@ -114,6 +117,7 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
     strict: bool = False,
+    sample_weighted: bool = False,
 ) -> DistributedGradientTape:
     """Makes a tape reduce all gradients but those of some layers.
 
@@ -132,6 +136,7 @@ def PartialDistributedGradientTape(
             each rank's own. Default None: no layer.
         scale_local_gradients: Divide their gradients by the number of ranks.
         strict: A gradient that is None on some ranks only is an error.
+        sample_weighted: Average over all ranks' samples instead of over ranks.
 
     Returns:
         A `DistributedGradientTape`.
@@ -166,6 +171,7 @@ def PartialDistributedGradientTape(
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
         strict=strict,
+        sample_weighted=sample_weighted,
     )
     tape.register_local_layers(layers)
     return tape

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _local, _old_names, _reducer
+from tfring import _local, _old_names, _reducer, _sharing, _weights
 from tfring._autograph import as_it_stands
 from tfring._options import Options, unwrapped
 from tfring.compression import Compression, Compressor
@@ -46,6 +46,8 @@ class DistributedGradientTape:
         scale_local_gradients: Divide the gradients of local sources by the number of
             ranks in `process_set`. Default True.
         strict: A gradient that is None on some ranks only is an error instead of zeros.
+        sample_weighted: Average gradients over all ranks' samples instead of over ranks; tell
+            each batch's number by `tfring.batch_samples` around `gradient`. Needs `op=Average`.
 
     Raises:
         TypeError: When `gradtape` is no `tf.GradientTape`.
@@ -77,6 +79,7 @@ class DistributedGradientTape:
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
         strict: bool = False,
+        sample_weighted: bool = False,
     ) -> None:
         del device_dense, device_sparse
         if not isinstance(gradtape, tf.GradientTape):
@@ -97,6 +100,7 @@ class DistributedGradientTape:
             process_set=process_set,
             scale_local_gradients=scale_local_gradients,
             strict=strict,
+            sample_weighted=sample_weighted,
         )
 
     def __enter__(self) -> DistributedGradientTape:
@@ -169,6 +173,8 @@ class DistributedGradientTape:
         Raises:
             tf.errors.FailedPreconditionError: On all ranks, when their sources or options
                 differ.
+            tf.errors.InvalidArgumentError: On all ranks, when `sample_weighted` and a rank did
+                not tell its number of samples.
             tf.errors.AbortedError: When a peer is lost.
             NotImplementedError: On all ranks, for sparse gradients with `op=Adasum`.
         """
@@ -217,10 +223,16 @@ class DistributedGradientTape:
         reducer = _shared_reducer(options)
         remark = f"local sources={bool(own)}"
         plan = reducer.plan_for(theirs, some, range(len(some)), remark=remark)
-        reduced = reducer.reduce(plan, reducer.fill(plan, theirs, some))
-        result = [_local.scaled(gradient, options) for gradient in gradients]
-        for i, gradient in zip(shared, reduced, strict=True):
-            result[i] = gradient
+        share = _sharing.Share(plan, shared, own, [], frozenset())
+        filled = list(gradients)
+        for i, gradient in zip(shared, reducer.fill(plan, theirs, some), strict=True):
+            filled[i] = gradient
+        if options.sample_weighted:
+            numbers = _weights.numbers()
+            weighed = _weights.weighed(filled, share.not_averaged, numbers)
+            result = _sharing.sample_means(reducer, options, share, weighed, numbers)
+        else:
+            result = _sharing.reduced(reducer, options, share, filled)
         if options.takes_part():
             result = [_reducer.mark_reduced(gradient) for gradient in result]
         return result

@@ -37,6 +37,7 @@ NAMES = {
     "allreduce",
     "alltoall",
     "barrier",
+    "batch_samples",
     "broadcast",
     "broadcast_",
     "broadcast_global_variables",

@@ -20,6 +20,7 @@ from typing import Any
 import tfring
 from tfring import _absent, callbacks
 from tfring._graph_mode import broadcast_global_variables
+from tfring._samples import batch_samples
 from tfring.built import (
     ccl_built,
     cuda_built,
@@ -78,6 +79,7 @@ __all__ = [
     "allgather",
     "allgather_object",
     "allreduce",
+    "batch_samples",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_object",

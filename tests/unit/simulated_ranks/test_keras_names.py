@@ -41,6 +41,7 @@ def test_keras() -> None:
         "allgather",
         "allgather_object",
         "allreduce",
+        "batch_samples",
         "broadcast",
         "broadcast_global_variables",
         "broadcast_object",
