@@ -18,26 +18,26 @@ from tfring.process_sets import ProcessSet
 OPTIMIZER = (
     "optimizer name use_locking device_dense device_sparse compression sparse_as_dense "
     "backward_passes_per_step op gradient_predivide_factor average_aggregated_gradients "
-    "num_groups groups process_set scale_local_gradients strict"
+    "num_groups groups process_set scale_local_gradients strict sample_weighted"
 )
 KERAS_OPTIMIZER = (
     "optimizer name device_dense device_sparse compression sparse_as_dense "
     "gradient_predivide_factor op backward_passes_per_step average_aggregated_gradients "
-    "num_groups groups process_set scale_local_gradients strict"
+    "num_groups groups process_set scale_local_gradients strict sample_weighted"
 )
 PARTIAL_OPTIMIZER = (
     "optimizer name device_dense device_sparse compression sparse_as_dense "
     "gradient_predivide_factor op backward_passes_per_step average_aggregated_gradients "
-    "groups process_set local_layers scale_local_gradients strict"
+    "groups process_set local_layers scale_local_gradients strict sample_weighted"
 )
 TAPE = (
     "gradtape device_dense device_sparse compression sparse_as_dense op "
-    "gradient_predivide_factor num_groups groups process_set scale_local_gradients strict"
+    "gradient_predivide_factor num_groups groups process_set scale_local_gradients strict sample_weighted"
 )
 PARTIAL_TAPE = (
     "gradtape device_dense device_sparse compression sparse_as_dense op "
     "gradient_predivide_factor num_groups groups process_set local_layers "
-    "scale_local_gradients strict"
+    "scale_local_gradients strict sample_weighted"
 )
 V = [tf.Variable(float(i)) for i in range(3)]
 
