@@ -35,6 +35,7 @@ from tfring.built import (
 )
 from tfring.compression import Compression
 from tfring.constants import Adasum, Average, Max, Min, Product, Sum
+from tfring.keras.evaluation import evaluate, predict
 from tfring.keras.values import allgather, allreduce, broadcast, reducescatter
 from tfring.keras_optimizer import DistributedOptimizer
 from tfring.objects import allgather_object, broadcast_object, broadcast_variables
@@ -90,6 +91,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "evaluate",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -103,6 +105,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "predict",
     "rank",
     "reducescatter",
     "remove_process_set",

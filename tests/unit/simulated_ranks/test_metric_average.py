@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from tfring import _metric_reports
 from tfring.callbacks import MetricAverageCallback
 from tfring.optimizer import DistributedOptimizer
 
@@ -41,6 +42,8 @@ METRICS = {
 class Spread(keras.metrics.Metric):
     """Largest minus smallest prediction, which no sum gives."""
 
+    states_add_up = False
+
     def __init__(self, name: str = "spread") -> None:
         super().__init__(name=name)
         self.low = self.add_weight(name="low", initializer="zeros")
@@ -54,19 +57,32 @@ class Spread(keras.metrics.Metric):
         return self.high - self.low
 
 
+class MergingSpread(Spread):
+    """Says how its states become one."""
+
+    def merge_states(self, states: list[list[np.ndarray]]) -> list[np.ndarray]:
+        lows, highs = zip(*states, strict=True)
+        return [np.min(lows), np.max(highs)]
+
+
 class Square(keras.metrics.Metric):
     """The square of the sum of predictions."""
 
-    def __init__(self, states_add_up: bool) -> None:
+    def __init__(self, states_add_up: bool | None, start: float = 0.0) -> None:
         super().__init__(name="square")
         self.states_add_up = states_add_up
+        self.start = start
         self.sum = self.add_weight(name="sum", initializer="zeros")
+        self.reset_state()
+
+    def reset_state(self) -> None:
+        self.sum.assign(self.start)
 
     def update_state(self, y: Any, prediction: Any, sample_weight: Any = None) -> None:
         self.sum.assign_add(keras.ops.sum(prediction))
 
     def result(self) -> Any:
-        return self.sum**2
+        return (self.sum - self.start) ** 2
 
 
 class PerClass(keras.metrics.Metric):
@@ -195,10 +211,36 @@ def test_what_does_not_add_up_is_averaged_by_samples(ranks: Any) -> None:
         assert logs["val_spread"] == pytest.approx((3 * 0.9 + 0.7) / 4)
 
 
-@pytest.mark.parametrize(("opted", "expected"), [(True, 2.4**2), (False, (3 * 1.7**2 + 0.49) / 4)])
-def test_own_metric_says_so(ranks: Any, opted: bool, expected: float) -> None:
-    for logs in on_ranks(ranks, lambda: Square(opted), [3]):
+AVERAGE = (3 * 1.7**2 + 0.49) / 4
+
+
+@pytest.mark.parametrize(("says", "expected"), [(True, 2.4**2), (False, AVERAGE)])
+@pytest.mark.filterwarnings("error:.*Square")
+def test_own_metric_says_so(ranks: Any, says: bool, expected: float) -> None:
+    for logs in on_ranks(ranks, lambda: Square(says), [3]):
         assert logs["val_square"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected", "text"),
+    [
+        (0.0, 2.4**2, "'square' of class Square does not say .* were added up"),
+        (1.0, AVERAGE, "results of metric 'square' of class Square were averaged"),
+    ],
+    ids=["starts at zero", "starts at one"],
+)
+def test_own_metric_that_says_nothing(ranks: Any, start: float, expected: float, text: str) -> None:
+    """It adds up, as for Keras, if it can; a warning tells it, and the way out."""
+    _metric_reports._warn_once.cache_clear()
+    with pytest.warns(UserWarning, match=f"{text}.* `states_add_up = True`") as caught:
+        results = on_ranks(ranks, lambda: Square(None, start), [3])
+    assert [logs["val_square"] for logs in results] == pytest.approx([expected] * 2)
+    assert len([w for w in caught if "square" in str(w.message)]) == 1
+
+
+def test_own_metric_that_merges(ranks: Any) -> None:
+    for logs in on_ranks(ranks, lambda: MergingSpread("spread"), [3]):
+        assert logs["val_spread"] == pytest.approx(0.9)
 
 
 def test_several_values_of_one_metric(ranks: Any) -> None:
@@ -207,9 +249,13 @@ def test_several_values_of_one_metric(ranks: Any) -> None:
         assert logs["val_share_2"] == pytest.approx(1.6 / 0.8)
 
 
-def test_subclass_with_more_variables_is_averaged(ranks: Any) -> None:
-    """Means 1.7/3 and 0.7, largest 0.9 and 0.7."""
-    for logs in on_ranks(ranks, CountingMean, [3]):
+def test_subclass_with_more_variables(ranks: Any) -> None:
+    """It may hold anything, so nothing but its own word counts: here, that results are averaged."""
+
+    class Refusing(CountingMean):
+        states_add_up = False
+
+    for logs in on_ranks(ranks, Refusing, [3]):
         assert logs["val_counting"] == pytest.approx((1.7 + 3 * 0.9 + 0.7 + 0.7) / 4)
 
 
@@ -251,3 +297,133 @@ def test_metrics_that_differ_between_ranks(ranks: Any) -> None:
     first, second = ranks(2).run(body)
     assert first == second
     assert first["val_loss"] == pytest.approx(np.mean((SCORES - LABELS) ** 2), rel=1e-6)
+
+
+class Halves(keras.Model):
+    """Two outputs in a dict; own steps that log trackers under names of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error = M.Mean(name="error")
+        self.score = M.AUC(name="score")
+
+    def call(self, x: Any) -> Any:
+        return x
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        self.error.update_state((y - self(x)) ** 2)
+        self.score.update_state(y, self(x))
+        return {"my_error": self.error.result(), "score": self.score.result()}
+
+    train_step = test_step
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.error, self.score]
+
+
+def test_own_training_step(ranks: Any) -> None:
+    def run(rows: slice, callbacks: list[Any]) -> dict[str, Any]:
+        model = Halves()
+        model.compile(run_eagerly=True)
+        return fit(model, rows, callbacks)
+
+    ranks(1)
+    alone = run(slice(None), [])
+    parts = [slice(0, 3), slice(3, 4)]
+    for logs in ranks(2).run(lambda rank: run(parts[rank], [MetricAverageCallback()])):
+        assert logs == pytest.approx(alone, rel=1e-6)
+
+
+def test_several_outputs(ranks: Any) -> None:
+    """Metrics and weighted metrics in a dict by output, with sample weights."""
+    x, y = SCORES[:, None], LABELS[:, None]
+    weights = np.array([1.0, 2.0, 3.0, 4.0], "float32")
+
+    def run(rows: slice, callbacks: list[Any]) -> dict[str, Any]:
+        inputs = keras.Input((1,))
+        outputs = {
+            "a": keras.layers.Rescaling(1.0, name="a")(inputs),
+            "b": keras.layers.Rescaling(0.5, name="b")(inputs),
+        }
+        model = keras.Model(inputs, outputs)
+        model.compile(
+            "sgd",
+            {"a": "mse", "b": "mae"},
+            metrics={"a": [M.Precision(name="p"), "mae"]},
+            weighted_metrics={"b": [M.AUC(name="auc")], "a": ["mse"]},
+            run_eagerly=True,
+        )
+        targets, weight = {"a": y[rows], "b": y[rows]}, {"a": weights[rows], "b": weights[rows]}
+        options = {"validation_data": (x[rows], targets, weight), "verbose": 0}
+        fitted = model.fit(x[rows], targets, sample_weight=weight, callbacks=callbacks, **options)
+        history = fitted.history
+        return {name: values[0] for name, values in history.items()}
+
+    ranks(1)
+    alone = run(slice(None), [])
+    parts = [slice(0, 3), slice(3, 4)]
+    for logs in ranks(2).run(lambda rank: run(parts[rank], [MetricAverageCallback()])):
+        assert logs == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize("none", ["empty", "not given"])
+def test_a_rank_without_validation_data(ranks: Any, none: str) -> None:
+    """It gets the others' result."""
+    x, y = SCORES[:, None], LABELS[:, None]
+
+    def run(rank: int, callbacks: list[Any]) -> dict[str, Any]:
+        model = model_of([M.AUC(name="auc"), M.R2Score(name="r2")])
+        data = (x, y) if rank == 0 else (x[:0], y[:0]) if none == "empty" else None
+        options = {"validation_data": data, "callbacks": callbacks, "verbose": 0}
+        history = model.fit(x, y, **options).history
+        return {name: values[0] for name, values in history.items()}
+
+    ranks(1)
+    alone = run(0, [])
+    for logs in ranks(2).run(lambda rank: run(rank, [MetricAverageCallback()])):
+        assert logs == pytest.approx(alone, rel=1e-6)
+
+
+def test_the_whole_set_on_each_rank_counts_once(ranks: Any) -> None:
+    x, y = SCORES[:, None], LABELS[:, None]
+
+    def run(callbacks: list[Any]) -> dict[str, Any]:
+        model = model_of([M.TruePositives(name="hits"), M.AUC(name="auc")])
+        history = model.fit(x, y, validation_data=(x, y), callbacks=callbacks, verbose=0).history
+        return {name: values[0] for name, values in history.items()}
+
+    ranks(1)
+    alone = run([])
+    for logs in ranks(2).run(lambda rank: run([MetricAverageCallback()])):
+        assert logs["val_hits"] == alone["val_hits"]
+        assert logs["val_auc"] == pytest.approx(alone["val_auc"])
+
+
+@pytest.mark.parametrize("split", [[3], [4]], ids=["both", "one has none"])
+def test_large_states_are_reduced(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch, split: list[int]
+) -> None:
+    monkeypatch.setattr(_metric_reports, "_LARGE", 3)
+    ranks(1)
+
+    def make() -> Any:
+        return M.MeanIoU(num_classes=2, name="iou")
+
+    x = np.rint(SCORES)[:, None]
+    y = LABELS[:, None]
+    alone = model_of([make()]).evaluate(x, y, verbose=0, return_dict=True)
+    rows = [slice(0, split[0]), slice(split[0], 4)]
+
+    def body(rank: int) -> dict[str, Any]:
+        model = model_of([make()])
+        data = (x[rows[rank]], y[rows[rank]])
+        callbacks = [MetricAverageCallback()]
+        fitted = model.fit(x, y, validation_data=data, callbacks=callbacks, verbose=0)
+        return {name: values[0] for name, values in fitted.history.items()}
+
+    simulation = ranks(2)
+    for logs in simulation.run(body):
+        assert logs["val_iou"] == pytest.approx(alone["iou"])
+    assert "metric state" in simulation.names()
