@@ -84,6 +84,15 @@ def test_files_that_are_not_there(files: Any, error: type[Exception], text: str)
         data.read_csv(files)
 
 
+@pytest.mark.parametrize("how", ["folder", "glob", "list", "glob of hidden"])
+def test_hidden_files_are_read_where_they_are_named(how: str, write_csv) -> None:
+    write_csv("a\n1\n")
+    folder = write_csv("a\n2\n", "_0.csv")
+    ways = {"glob": f"{folder}/*", "glob of hidden": f"{folder}/_*", "list": [folder / "_0.csv"]}
+    found = [row["a"] for row in rows(data.read_csv(ways.get(how, folder)))]
+    assert found == ([2] if how in ("list", "glob of hidden") else [1])
+
+
 def test_a_folder_of_folders_is_not_half_read(write_csv) -> None:
     folder = write_csv("a\n1\n")
     (folder / "more").mkdir()
@@ -152,6 +161,8 @@ def test_csv_that_does_not_fit_is_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"columns": []}, "`columns` must be a list of at least one name.*Received: columns=."),
+        ({"columns": "a"}, "`columns` must be a list of at least one name.*columns='a'"),
         ({"columns": ["c"]}, "`columns` must name columns of the files, a, b. .*columns='c'"),
         ({"label": "c"}, "`label` must name columns of the files, a, b. .*label='c'"),
         ({"dtypes": {"c": "int32"}}, "`dtypes` must be given for columns that are read, a, b"),

@@ -58,7 +58,8 @@ def read_csv(
 
     Args:
         files: a folder, a glob, a file, or a list of files; sorted by path. Hidden files (`.crc`,
-            `_SUCCESS`) are left out. Empty files, and such with a header only, are fine.
+            `_SUCCESS`) of a folder or glob are left out. Files without rows, or without a byte, are
+            fine.
         columns: names of those to read. Default: all.
         label: the column that makes elements `(features, label)`. None: elements are a dict.
         dtypes: by column: int32, int64, float32, float64 or string. Default: the first of int64,

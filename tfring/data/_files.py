@@ -36,8 +36,8 @@ class File:
 def find(files: Any) -> list[File]:
     """Returns the files of a folder, of a glob, or of a list, sorted by path.
 
-    Hidden files, whose names begin with `.` or `_` (`_SUCCESS`, `.part-0.crc`), are left out. Any
-    file system that TensorFlow knows will do.
+    Hidden files of a folder or glob, whose names begin with `.` or `_` (`_SUCCESS`, `.part-0.crc`),
+    are left out. Any file system that TensorFlow knows will do.
 
     Raises:
         TypeError: `files` is none of the three.
@@ -50,7 +50,7 @@ def find(files: Any) -> list[File]:
     else:
         paths = _in_list(files)
         shown = f"{len(paths)} paths"
-    paths = sorted(path for path in paths if not is_hidden(path))
+    paths = sorted(paths)
     if not paths:
         raise ValueError(
             "`files` must lead to at least one file that is not hidden (whose name begins with "
@@ -78,7 +78,9 @@ def _in_folder_or_glob(path: str) -> list[str]:
             "`files` must be a folder, a file, a glob or a list of files, and exist on every "
             f"rank. Received: files={path!r}"
         )
-    return [found for found in tf.io.gfile.glob(path) if not tf.io.gfile.isdir(found)]
+    found = [each for each in tf.io.gfile.glob(path) if not tf.io.gfile.isdir(each)]
+    # A pattern that begins so asks for them.
+    return found if is_hidden(path) else [each for each in found if not is_hidden(each)]
 
 
 def _in_folder(folder: str) -> list[str]:

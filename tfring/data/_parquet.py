@@ -44,7 +44,7 @@ def read_parquet(
 
     Args:
         files: a folder, a glob, a file, or a list of files; sorted by path. Hidden files (`.crc`,
-            `_SUCCESS`) are left out. Files without rows are fine.
+            `_SUCCESS`) of a folder or glob are left out. Files without rows are fine.
         columns: names of those to read. Default: all.
         label: the column that makes elements `(features, label)`. None: elements are a dict.
         dtypes: by column: the dtype to cast to, as "int64" for a time. Default: the column's own,

@@ -280,8 +280,13 @@ def selected(there: Sequence[str], columns: Sequence[str] | None, label: str | N
     """Returns the columns to read, in the order in which they are there.
 
     Raises:
-        ValueError: one of them is not there.
+        ValueError: one of them is not there, or there is none.
     """
+    if isinstance(columns, str) or (columns is not None and not columns):
+        raise ValueError(
+            "`columns` must be a list of at least one name, or None for all columns. "
+            f"Received: columns={columns!r}"
+        )
     wanted = [*(there if columns is None else columns), *([] if label is None else [label])]
     for argument, names in (
         ("columns", columns or ()),

@@ -39,7 +39,7 @@ def read_tfrecord(
 
     Args:
         files: a folder, a glob, a file, or a list of files; sorted by path. Hidden files (`.crc`,
-            `_SUCCESS`) are left out. Files without records are fine.
+            `_SUCCESS`) of a folder or glob are left out. Files without records are fine.
         features: for `tf.io.parse_example`, as `{"x": tf.io.FixedLenFeature([3], tf.float32)}`.
             None: the elements are the records' bytes.
         label: the feature that makes elements `(features, label)`. None: elements are a dict.

@@ -258,6 +258,17 @@ def test_keeping_all_rows(kind: str, ranks: Ranks, tmp_path: pathlib.Path) -> No
     assert sorted(parts[0] + parts[1]) == [0, 1, 2, 3, 4]
 
 
+def test_lists_are_cut_inside_of_a_row_group(ranks: Ranks, tmp_path: pathlib.Path) -> None:
+    fixed = pa.array([[i, -i] for i in range(6)], pa.list_(pa.int64(), 2))
+    table = {"id": range(6), "list": [[i] * i for i in range(6)], "fixed": fixed}
+    pq.write_table(pa.table({name: pa.array(v) for name, v in table.items()}), tmp_path / "0")
+    parts = ranks(3).run(lambda rank: list(data.read_parquet(tmp_path, batch_size=9)))
+    for rank, (batch,) in enumerate(parts):
+        mine = [2 * rank, 2 * rank + 1]
+        assert batch["list"].to_list() == [[i] * i for i in mine]
+        assert batch["fixed"].numpy().tolist() == [[i, -i] for i in mine]
+
+
 def test_a_process_set_shares_by_itself(ranks: Ranks, tmp_path: pathlib.Path) -> None:
     fill(tmp_path, "csv", [4])
     simulation = ranks(3)
