@@ -152,8 +152,7 @@ def rate_variable(optimizer: Any) -> Any:
     """Returns the variable that is the learning rate, None where there is none."""
     is_legacy = _keras.is_legacy(optimizer)
     inner = (_legacy_keras if is_legacy else _loss_scale).innermost(optimizer)
-    hyper = getattr(inner, "_hyper", {})
-    return hyper.get("learning_rate") or getattr(inner, "_learning_rate", None)
+    return getattr(inner, "_hyper", {}).get("learning_rate", getattr(inner, "_learning_rate", None))
 
 
 def _steps_per_execution(model: Any) -> int | None:

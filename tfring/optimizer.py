@@ -318,9 +318,9 @@ def _agreement_of(model: Any, epochs: int | None, partners: list[str]) -> Agreem
         return None
     if not step.options.takes_part():
         return None
-    rate = _agreement.rate_variable(model.optimizer)
 
     def variables() -> list[Any]:
+        rate = _agreement.rate_variable(model.optimizer)
         return [v for v in shared_variables(model) if v is not rate]
 
     return Agreement(model, step.options, variables, epochs, partners)
