@@ -18,7 +18,7 @@ class BestModelCheckpoint(_keras.ModelCheckpoint):
     the training. It may hold fields such as `{epoch}`, and ends in ".weights.h5" with
     `save_weights_only`, else in ".keras" (or ".h5").
 
-    Put it after `MetricAverageCallback`: it then decides by the metric over all ranks' samples.
+    With a `MetricAverageCallback` in the list it decides by the metric over all ranks' samples.
     Without that callback, or with a number as `save_freq`, it decides by rank 0's own. What it
     saves is like any other model's, and loads without tfring.
 

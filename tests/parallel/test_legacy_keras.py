@@ -380,3 +380,39 @@ def test_best_model_checkpoint(rank: int, size: int, tmp_path: Path) -> None:
         verbose=0,
     )
     assert (tmp_path / "best.keras").exists() == (rank == 0)
+
+
+def one_weight(name: str) -> Any:
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    one = keras.Sequential([keras.layers.Input((1,)), layer])
+    one.compile(hvd.DistributedOptimizer(OPTIMIZERS[name]()), loss=lambda y, p: p * y)
+    return one
+
+
+@EVERY
+def test_join_in_fit(rank: int, name: str) -> None:
+    x = np.ones((5 if rank == 0 else 3, 1), np.float32)
+    y = x if rank == 0 else 3 * x
+    trained = one_weight(name)
+    callbacks = [hvd.callbacks.JoinCallback(), hvd.callbacks.MetricAverageCallback()]
+    trained.fit(x, y, batch_size=1, epochs=2, verbose=0, callbacks=callbacks)
+    assert int(trained.optimizer.iterations) == 10
+    require_alike([*trained.get_weights(), *map(np.asarray, trained.history.history["loss"])])
+
+
+@EVERY
+def test_what_callbacks_decide_on_one_rank(rank: int, name: str) -> None:
+    class Decide(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = True
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.optimizer.learning_rate = 0.25
+            self.model.set_weights([np.full_like(w, 7.0) for w in self.model.get_weights()])
+
+    x = np.ones((3, 1), np.float32)
+    trained = one_weight(name)
+    trained.fit(x, x, batch_size=1, epochs=2, verbose=0, callbacks=[Decide()] if rank else [])
+    assert int(trained.optimizer.iterations) == 3
+    assert float(trained.optimizer.learning_rate) == 0.25
+    assert trained.get_weights() == [[[7.0]]]
