@@ -33,8 +33,10 @@ class MetricAverageCallback(_keras.Callback):
 
     Wherever it stands in the list, it comes before `on_epoch_end` of all others: callbacks that
     read metrics (`ModelCheckpoint`, `EarlyStopping`, `ReduceLROnPlateau`) decide alike on all
-    ranks. All ranks must run the same number of epochs. For `evaluate` on its own there is
-    `tfring.keras.evaluate`.
+    ranks. All ranks must run the same number of epochs.
+
+    In the list of `model.evaluate`, on all ranks, it does so for the results that `evaluate`
+    returns. `tfring.keras.evaluate` also divides the data, and tells other ranks of errors.
 
     Args:
         device: No effect.
@@ -53,8 +55,19 @@ class MetricAverageCallback(_keras.Callback):
         del device
         self._train: _metric_reports.Snapshot | None = None
         self._validation: _metric_reports.Snapshot | None = None
+        self._is_in_fit = False
         self._has_validated = False
         self._combined: dict[str, Any] | None = None  # the logs, until `on_epoch_end`
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Begins a `fit`, or an `evaluate` on its own."""
+        super().set_params(params)
+        self._is_in_fit = False
+        self._forget()
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Tells validation from an `evaluate` on its own."""
+        self._is_in_fit = True
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Forgets the metrics of the last epoch."""
@@ -68,6 +81,15 @@ class MetricAverageCallback(_keras.Callback):
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Keeps the metrics of validation."""
         self._validation = _metric_reports.snapshot(self.model, "val_")
+
+    def before_test_end(self, logs: dict[str, Any]) -> None:
+        """Combines the results of an `evaluate` on its own in place, by one exchange."""
+        if self._is_in_fit or world.size() == 1:
+            return
+        snapshots = [_metric_reports.snapshot(self.model)]
+        mine = _metric_reports.report(logs, snapshots)
+        reports = _metric_reports.exchange(mine, "metric average of a test")
+        logs.update(_metric_reports.combined(self.model, snapshots, reports, whole=[0]))
 
     def before_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Combines `logs` in place, by one exchange, before other callbacks see them."""

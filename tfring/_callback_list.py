@@ -10,6 +10,8 @@ which callbacks a rank has, so methods of that class learn them:
   that others see the logs that it prepared.
 * `after_last_batch()` of callbacks is called when the batches of an epoch are over, before
   validation and before `before_epoch_end`.
+* `before_test_end(logs)` of callbacks is called before any callback's `on_test_end`, with the
+  results that `evaluate` is going to return.
 * Where the optimizer is distributed, ranks agree on what callbacks decided (`_agreement`). This is
   for `fit`, which makes a list with `epochs` and `steps`: a loop of one's own may well call
   callbacks on one rank only.
@@ -68,6 +70,7 @@ def install(keras: Any, agreement_of: AgreementOf) -> None:
         "on_epoch_begin": _epoch_begin,
         "on_train_batch_end": _train_batch_end,
         "on_test_begin": _test_begin,
+        "on_test_end": _test_end,
         "on_epoch_end": _epoch_end,
         "on_train_end": _train_end,
     }
@@ -132,6 +135,16 @@ def _test_begin(stock: Method) -> Method:
         stock(self, logs)
 
     return on_test_begin
+
+
+def _test_end(stock: Method) -> Method:
+    def on_test_end(self: Any, logs: dict[str, Any] | None = None) -> None:
+        logs = {} if logs is None else logs
+        for method in _methods(self, "before_test_end"):
+            method(logs)
+        stock(self, logs)
+
+    return on_test_end
 
 
 def _epoch_end(stock: Method) -> Method:

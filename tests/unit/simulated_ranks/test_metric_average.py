@@ -427,3 +427,20 @@ def test_large_states_are_reduced(
     for logs in simulation.run(body):
         assert logs["val_iou"] == pytest.approx(alone["iou"])
     assert "metric state" in simulation.names()
+
+
+@pytest.mark.parametrize("return_dict", [False, True])
+def test_evaluate_on_its_own(ranks: Any, return_dict: bool) -> None:
+    x, y = SCORES[:, None], LABELS[:, None]
+    options = {"verbose": 0, "return_dict": return_dict}
+    ranks(1)
+    alone = model_of([M.AUC(name="auc")]).evaluate(x, y, **options)
+
+    def body(rank: int) -> Any:
+        rows = slice(0, 3) if rank == 0 else slice(3, 4)
+        model, callback = model_of([M.AUC(name="auc")]), MetricAverageCallback()
+        model.fit(x, y, callbacks=[callback], verbose=0)
+        return model.evaluate(x[rows], y[rows], callbacks=[callback], **options)
+
+    for result in ranks(2).run(body):
+        assert result == pytest.approx(alone, rel=1e-6)
