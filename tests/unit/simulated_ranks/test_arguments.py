@@ -32,7 +32,8 @@ PARTIAL_OPTIMIZER = (
 )
 TAPE = (
     "gradtape device_dense device_sparse compression sparse_as_dense op "
-    "gradient_predivide_factor num_groups groups process_set scale_local_gradients strict sample_weighted"
+    "gradient_predivide_factor num_groups groups process_set scale_local_gradients strict "
+    "sample_weighted"
 )
 PARTIAL_TAPE = (
     "gradtape device_dense device_sparse compression sparse_as_dense op "
