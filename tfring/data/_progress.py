@@ -7,6 +7,10 @@ reading, leaves no one with a call that has no partner.
 
 In steady state the others' posts are some elements ahead, so a rank reads them once in
 `AHEAD` elements; each element costs one post, from the thread that reads ahead.
+
+A wait has a deadline only where the rank waited for has not begun, or waits for its own data. One
+that has read ahead all that it may is busy elsewhere, say with validation, and gets on later; it
+is no matter of the data if it does not.
 """
 
 from __future__ import annotations
@@ -132,6 +136,10 @@ class Progress:
             return PENDING
         with self._lock:
             self._mine = self._mine._replace(taken=wanted)
+            if wanted == self._mine.read:
+                # Nothing is left of what was read ahead: from now on the others wait for this
+                # rank's data, and not for its training.
+                self._post()
         self._since = 0.0
         return GO
 

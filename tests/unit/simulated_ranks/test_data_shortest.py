@@ -213,6 +213,11 @@ def test_a_rank_that_only_reads_no_further_is_no_failure(
     assert verdicts == [_progress.GO] * _progress.AHEAD
     # 10 waits of 0.02 s.
     assert [quick.next() for _ in range(10)] == [_progress.PENDING] * 10
+    # But when its training has used up what was read ahead, it waits for its data itself.
+    assert [slow.next() for _ in range(_progress.AHEAD)] == [_progress.GO] * _progress.AHEAD
+    with pytest.raises(tf.errors.AbortedError, match="rank 0 has read 4 elements"):
+        while quick.next() == _progress.PENDING:
+            pass
 
 
 def test_posts_of_others_are_read_once_in_several_elements(
