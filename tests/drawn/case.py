@@ -55,6 +55,7 @@ class Case:
         predivide: `gradient_predivide_factor`.
         op: "Average" or "Sum".
         loop: One of `LOOPS`.
+        per_execution: `steps_per_execution` of `fit`.
         calls: Backward passes of each rank.
         batch: Samples of each.
     """
@@ -83,6 +84,7 @@ class Case:
     predivide: float
     op: str
     loop: str
+    per_execution: int
     calls: int
     batch: int
 
@@ -183,6 +185,7 @@ def draw(seed: int, ranks: int | None = None) -> Case:
         predivide=dice.choice((1.0, 2.0, 0.5)) if op == "Average" else 1.0,
         op=op,
         loop=loop,
+        per_execution=dice.choice((1, 2, 3)) if fits and schedule != "warmup" else 1,
         calls=calls,
         batch=dice.randint(1, 3),
     )

@@ -111,7 +111,12 @@ def on_rank(case: Case, rank: int) -> Result:
 
 
 def _fit(case: Case, model: Any, optimizer: Any, x: np.ndarray, y: np.ndarray) -> Any:
-    model.compile(optimizer, problem.loss_of(case), run_eagerly=not case.graph)
+    model.compile(
+        optimizer,
+        problem.loss_of(case),
+        run_eagerly=not case.graph,
+        steps_per_execution=case.per_execution,
+    )
     callbacks: list[Any] = []
     if case.broadcast:
         callbacks.append(BroadcastGlobalVariablesCallback(0))

@@ -15,7 +15,7 @@ from ...drawn.compare import check, seeds
 from ...drawn.known import KNOWN
 from ...drawn.training import in_one_process, on_rank
 
-CASES = 32
+CASES = 28
 
 
 def check_on(ranks: Any, case: Case, how: str) -> None:
