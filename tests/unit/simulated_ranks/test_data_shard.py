@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfring import process_sets
 from tfring.data import _shard, last_shard, shard
 
 
@@ -324,3 +325,16 @@ def test_seeded_shuffle_of_all_is_cut_without_overlap(ranks: Callable[..., Any])
     first, second = ranks(2).run(part)
     assert sorted(first[0] + second[0]) == sorted(first[1] + second[1]) == list(range(20))
     assert first[0] != first[1]
+
+
+def test_parts_are_those_of_a_process_set(
+    ranks: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = ranks(3)
+    pair = simulation.process_set([0, 2])
+    monkeypatch.setitem(process_sets._registered, 1, pair)
+
+    def part(rank: int) -> list[int]:
+        return contents(shard(tf.data.Dataset.range(5), process_set=pair)) if rank != 1 else []
+
+    assert simulation.run(part) == [[0, 2], [], [1, 3]]
