@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
+
 from tfring import _keras, _root, world
 from tfring.checkpoints import _callbacks, _entries, _files, _ranks, checkpoint
 from tfring.checkpoints._passing import Passing
@@ -22,7 +24,9 @@ class TrainingCheckpoint(_keras.Callback):
     are done with an epoch (or batch). When a training starts whose folder holds checkpoints, it
     restores the newest that is whole, on all ranks, and `fit` goes on with the epoch after it: a
     job that was killed is started again by the same command, and ends as if nothing had happened.
-    When the training was over, `fit` returns its history at once.
+    When the training was over, also by `EarlyStopping`, `fit` returns its history at once; after
+    a callback of your own has set `stop_training`, because the job's time is over say, the next job
+    goes on.
 
     Saved are what `tfring.Checkpoint` saves; the epoch, and inside of an epoch the step and the
     metrics so far; `history`; the states of callbacks. Of Keras' callbacks those of EarlyStopping,
@@ -40,7 +44,8 @@ class TrainingCheckpoint(_keras.Callback):
     data that go on over epochs, the batches of former epochs are not passed over; give `fit` data
     without them (`dataset.skip`).
 
-    An epoch that ends early because a callback stopped it (`TerminateOnNaN`) is not saved.
+    Not saved: weights that are not finite (`TerminateOnNaN`), so that the last good ones stay; and
+    an epoch that a callback ends before its last batch.
 
     Args:
         folder: where the files are, on rank 0. One folder per training.
@@ -155,7 +160,7 @@ class TrainingCheckpoint(_keras.Callback):
         stopped = found.manifest["stopped"]
         model._initial_epoch = self.params["epochs"] if stopped else self.first_epoch
         if self._verbose and world.rank() == 0:
-            end = "; a callback had stopped it there" if stopped else ""
+            end = "; EarlyStopping had ended the training there" if stopped else ""
             print(
                 f"Going on from {found.path}: epoch {self.first_epoch}, step {self.first_step}{end}"
             )
@@ -191,10 +196,10 @@ class TrainingCheckpoint(_keras.Callback):
             state={"callbacks": states},
             about={
                 "optimizers": _entries.places(model, optimizers),
-                "stopped": bool(model.stop_training),
+                "stopped": bool(model.stop_training) and any(map(_is_over, self._callbacks)),
             },
             note=f"-epoch-{epoch}-step-{step}" if step else f"-epoch-{epoch}",
-            wanted=wanted,
+            wanted=wanted and _entries.is_finite(model),
         )
 
     # --- around the hooks of all callbacks ---------------------------------------------------
@@ -250,6 +255,12 @@ class TrainingCheckpoint(_keras.Callback):
         complete = not self.model.stop_training
         stock(epoch, logs)
         self._save(epoch + 1, 0, wanted=complete)
+
+
+def _is_over(callback: Any) -> bool:
+    """Whether a callback has ended the training for good, unlike one that ends a job in time."""
+    inner = getattr(callback, "_tfring_root_only", callback)
+    return isinstance(inner, keras.callbacks.EarlyStopping) and inner.stopped_epoch > 0
 
 
 def _flat(callbacks: Any) -> Iterator[Any]:

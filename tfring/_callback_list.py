@@ -206,7 +206,8 @@ def _is_partner(callback: Any) -> bool:
 
 def _may_change(callbacks: Any, hook: str) -> bool:
     """Whether a callback may change weights in a hook: it has the hook, and is not known."""
-    for callback in _flat(callbacks):
+    for each in _flat(callbacks):
+        callback = getattr(each, "_tfring_root_only", each)  # what RootOnly wraps
         cls = type(callback)
         known = _keras.of(callback).callbacks
         if cls.__module__.startswith(_MODULE) or cls in [

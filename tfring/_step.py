@@ -49,6 +49,16 @@ class _Items:
         return self.gradients if self.numbers is None else [*self.gradients, self.numbers]
 
 
+@dataclasses.dataclass(frozen=True)
+class Accumulators:
+    """What is added up since the last update."""
+
+    counter: list[tf.Variable]  # backward passes
+    numbers: list[tf.Variable]  # of samples, see `_weights.numbers`
+    shared: dict[int, tf.Variable]  # by place among the variables
+    own: dict[int, tf.Variable]
+
+
 class Step:
     """Takes the place of one optimizer's `apply`."""
 
@@ -125,18 +135,23 @@ class Step:
                 self._carried = tf.Variable(_weights.like_numbers(), trainable=False)
         return self._carried
 
-    def all_accumulators(
-        self, variables: Sequence[Any]
-    ) -> tuple[list[tf.Variable], dict[int, tf.Variable], dict[int, tf.Variable]]:
-        """Makes and returns the counter, and by place the accumulators, shared and own ones."""
-        if self._aggregation is None or not variables:
-            return [], {}, {}
-        places = self._seen.places(variables)
-        self._aggregation.build(variables, places)
-        of = {i: self._aggregation.variables_at([place])[1] for i, place in enumerate(places)}
+    def all_accumulators(self, variables: Sequence[Any]) -> Accumulators:
+        """Makes and returns all that is added up since the last update."""
+        if not variables:
+            return Accumulators([], [], {}, {})
+        carried = [self._carrier()] if self._accumulates and self.sample_weighted else []
+        aggregation = self._aggregation
+        if aggregation is None:
+            return Accumulators([], carried, {}, {})
+        places = self._build_aggregation(aggregation, variables)
+        of = [aggregation.variables_at([place])[1] for place in places]
         shared, own = self.local.split(variables)
-        counter = self._aggregation.variables_at([])
-        return counter, {i: of[i] for i in shared}, {i: of[i] for i in own}
+        return Accumulators(
+            aggregation.variables_at([]),
+            [*carried, *of[len(variables) :]],
+            {i: of[i] for i in shared},
+            {i: of[i] for i in own},
+        )
 
     @as_it_stands
     def run(

@@ -65,14 +65,13 @@ class Interruption(k.Callback):
             raise KeyError("interrupted")
 
 
-@pytest.mark.parametrize(("every", "batch"), [("epoch", 0), (1, 1)])
-def test_interrupted_and_going_on(folder: Path, every: Any, batch: int) -> None:
+def test_interrupted_and_going_on(folder: Path) -> None:
     expected = fit([])
     with pytest.raises(KeyError):
-        fit([TrainingCheckpoint(folder, every), Interruption(1, batch)])
-    saved = TrainingCheckpoint(folder, every)
+        fit([TrainingCheckpoint(folder, every=1), Interruption(1, 1)])
+    saved = TrainingCheckpoint(folder, every=1)
     assert fit([saved]) == expected
-    assert (saved.first_epoch, saved.first_step) == (1, batch)
+    assert (saved.first_epoch, saved.first_step) == (1, 1)
     names = sorted(path.name for path in folder.glob("*.npz"))
     assert len(hvd.allgather_object(names)[0]) == 2
 
@@ -81,11 +80,12 @@ def test_a_failure_on_rank_0_reaches_all(folder: Path) -> None:
     if hvd.rank() == 0:
         (folder / "file").write_text("")
     errors = (FileExistsError, NotADirectoryError) if hvd.rank() == 0 else RuntimeError
-    with pytest.raises(errors, match="" if hvd.rank() == 0 else "Rank 0 could not .*Exists"):
+    with pytest.raises(errors) as caught:
         fit([TrainingCheckpoint(folder / "file")])
-    saver = RootOnly(k.ModelCheckpoint(str(folder / "file" / "m.keras")))
-    with pytest.raises(errors, match="" if hvd.rank() == 0 else "ModelCheckpoint.on_epoch_end"):
-        fit([saver])
+    assert hvd.rank() == 0 or "Rank 0 could not read a checkpoint" in str(caught.value)
+    with pytest.raises(errors) as caught:
+        fit([RootOnly(k.ModelCheckpoint(str(folder / "file" / "m.keras")))])
+    assert hvd.rank() == 0 or "could not run ModelCheckpoint.on_epoch_end" in str(caught.value)
     assert hvd.allgather_object(hvd.rank()) == list(range(hvd.size()))
 
 

@@ -94,6 +94,12 @@ def metrics(model: Any) -> Entries:
     return entries
 
 
+def is_finite(model: Any) -> bool:
+    """Whether all weights of a model are numbers."""
+    values = [v.value for v in model.weights if tf.as_dtype(v.dtype).is_floating]
+    return all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in values)
+
+
 def places(model: Any, optimizers: Sequence[Any]) -> list[list[int] | None]:
     """Returns which of a model's trainable variables each optimizer updates; None: not built."""
     known = [] if model is None else [_key(v) for v in model.trainable_variables]
@@ -134,12 +140,14 @@ def _add_optimizer(entries: Entries, group: str, optimizer: Any) -> None:
         _add(entries, group, variable, rule if id(variable) in reduced_later else RANK)
     if step is None:
         return
-    counter, totals, own = step.all_accumulators(known)
-    for variable in counter:
+    sums = step.all_accumulators(known)
+    for variable in sums.counter:
         _add(entries, group, variable, RANK, "backward passes since the last update")
-    for i, variable in totals.items():
+    for variable in sums.numbers:
+        _add(entries, group, variable, rule, "samples since the last update")
+    for i, variable in sums.shared.items():
         _add(entries, group, variable, rule, f"sum of gradients of {known[i].path}")
-    for i, variable in own.items():
+    for i, variable in sums.own.items():
         _add(entries, group, variable, RANK, f"sum of gradients of {known[i].path}")
 
 

@@ -140,6 +140,17 @@ def test_what_it_decides_counts_on_all_ranks(ranks: Any) -> None:
     assert ranks(2).run(body) == [([0.0, 3.0, 6.0], 0.25)] * 2
 
 
+def test_weights_that_it_restores_reach_all(ranks: Any) -> None:
+    def body(rank: int) -> list[float]:
+        stop = k.EarlyStopping("loss", mode="max", patience=1, restore_best_weights=True)
+        model, history = fit(rank, [MetricAverageCallback(), RootOnly(stop)], epochs=9)
+        assert len(history.epoch) < 9
+        return [float(w) for w in model.get_weights()[0].ravel()]
+
+    first, second = ranks(2).run(body)
+    assert first == second
+
+
 def test_backup_and_restore(ranks: Any, tmp_path: Path) -> None:
     class Stop(k.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

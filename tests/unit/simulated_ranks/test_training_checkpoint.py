@@ -189,6 +189,32 @@ def test_a_training_that_is_over_stays_so(ranks: Any, tmp_path: Path) -> None:
     assert ranks(1).run(body) == [([0, 1], None)]
 
 
+def test_a_job_whose_time_is_over_goes_on(ranks: Any, tmp_path: Path) -> None:
+    class Time(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = True
+
+    def body(rank: int) -> Any:
+        for _ in range(2):
+            model = make_model(sgd(), rank)
+            history = fit(model, rank, [TrainingCheckpoint(tmp_path), Time()])
+        return history.epoch
+
+    assert ranks(1).run(body) == [[0, 1]]
+
+
+def test_weights_that_are_no_numbers_are_not_saved(ranks: Any, tmp_path: Path) -> None:
+    def body(rank: int) -> Any:
+        model = make_model(sgd(), rank)
+        fit(model, rank, [TrainingCheckpoint(tmp_path)], epochs=1)
+        model.layers[0].kernel.assign(model.layers[0].kernel * float("nan"))
+        again = TrainingCheckpoint(tmp_path, resume=False)
+        fit(model, rank, [again, keras.callbacks.TerminateOnNaN()], epochs=1)
+
+    ranks(2).run(body)
+    assert [path.name for path in tmp_path.glob("*.npz")] == ["checkpoint-000001-epoch-1.npz"]
+
+
 # --- another number of ranks -----------------------------------------------------------------
 
 
