@@ -64,10 +64,8 @@ class Snapshot:
     def __init__(self, model: Any, prefix: str = "") -> None:
         self.prefix = prefix
         self.metrics = _metric_states.metrics(model)
-        self.results = _metric_states.results(model)
+        self.results, self._owners, self._own = _results(model, self.metrics)
         self.states = [_metric_states.state(metric) for metric in self.metrics]
-        self._own = [_value(metric.result()) for metric in self.metrics]
-        self._owners = _owners(model, self.metrics)
         self._counts = [_count(metric) for metric in self.metrics]
         self.ways = [_metric_states.way(metric) for metric in self.metrics]
 
@@ -317,24 +315,28 @@ def _warn_once(text: str) -> None:
     warnings.warn(text, stacklevel=2)
 
 
-def _owners(model: Any, metrics: Sequence[Any]) -> dict[str, int]:
-    """Returns the position of the metric behind each log that is one metric's result."""
+def _results(
+    model: Any, metrics: Sequence[Any]
+) -> tuple[dict[str, Any], dict[str, int], list[np.ndarray | None]]:
+    """Returns the results by name, the metrics behind those of one alone, and their results."""
     try:
-        with _metric_states.marked(metrics):
+        with _metric_states.marked(metrics) as seen:
             logs = _metric_states.results(model)
     except (AttributeError, TypeError, ValueError):
-        return {}  # a user's own function that needs tensors
-    marks = {k: v for k, v in logs.items() if isinstance(v, _metric_states.Mark)}
-    return {name: mark.position for name, mark in marks.items()}
+        # A user's own function that needs tensors.
+        return _metric_states.results(model), {}, [None] * len(metrics)
+    owners = {k: v.position for k, v in logs.items() if isinstance(v, _metric_states.Mark)}
+    if len(owners) < len(logs) or any(isinstance(each, dict) for each in seen):
+        logs = _metric_states.results(model)  # some are made of several, or several of one
+    else:
+        logs = {name: seen[owner] for name, owner in owners.items()}
+    own = [None if each is None or isinstance(each, dict) else np.asarray(each) for each in seen]
+    return logs, owners, own
 
 
 def _count(metric: Any) -> float | None:
     is_mean = isinstance(metric, _keras.of(metric).metrics.Mean)
     return _keras.number(metric.count) if is_mean else None
-
-
-def _value(result: Any) -> np.ndarray | None:
-    return None if isinstance(result, dict) else np.asarray(result)
 
 
 def _close(a: np.ndarray, b: np.ndarray, rtol: float = 1e-5) -> bool:

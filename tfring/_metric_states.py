@@ -209,17 +209,21 @@ class Mark(float):
 
 
 @contextlib.contextmanager
-def marked(metrics: Sequence[Any]) -> Iterator[None]:
+def marked(metrics: Sequence[Any]) -> Iterator[list[Any]]:
     """Lets each metric give a `Mark` with its position in `metrics` as its result.
 
     Only Keras knows under which names the results of metrics appear in the logs (those of
     several outputs, weighted ones, of equal names). So it is asked where these end up.
+
+    Returns:
+        The results proper, None until Keras has asked for one.
     """
     before = [vars(metric).get("result") for metric in metrics]
+    seen: list[Any] = [None] * len(metrics)
     try:
         for position, metric in enumerate(metrics):
-            object.__setattr__(metric, "result", _marker(metric.result, position))
-        yield
+            object.__setattr__(metric, "result", _marker(metric.result, position, seen))
+        yield seen
     finally:
         for metric, stock in zip(metrics, before, strict=True):
             object.__delattr__(metric, "result")
@@ -227,12 +231,12 @@ def marked(metrics: Sequence[Any]) -> Iterator[None]:
                 object.__setattr__(metric, "result", stock)
 
 
-def _marker(stock: Any, position: int) -> Any:
+def _marker(stock: Any, position: int, seen: list[Any]) -> Any:
     mark = Mark(1.0)
     mark.position = position
 
     def result() -> Any:
-        value = stock()
+        value = seen[position] = stock()
         return dict.fromkeys(value, mark) if isinstance(value, dict) else mark
 
     return result

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfring import objects
+from tfring import collectives, objects
 
 # Of one rank, in one exchange.
 _CHUNK_BYTES = 1 << 24
@@ -70,7 +70,7 @@ def gathered(outputs: Any, shapes: Sequence[Shape], *, here: bool) -> Any:
     first = some[0]
     is_plain = all(each.is_plain and each.kinds == first.kinds for each in some)
     result = (
-        _arrays(leaves, first.kinds, shapes, places, here)
+        _arrays(leaves, first.kinds, places, here)
         if is_plain
         else _ragged(leaves, len(tf.nest.flatten(first.skeleton)), places, here)
     )
@@ -101,24 +101,39 @@ def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def _arrays(
     leaves: Sequence[np.ndarray],
     kinds: Sequence[tuple[str, tuple[int, ...]]],
-    shapes: Sequence[Shape],
     places: Sequence[np.ndarray],
     here: bool,
 ) -> list[np.ndarray | None]:
-    total, most = sum(map(len, places)), max(map(len, places))
+    most = max(map(len, places))
     results: list[np.ndarray | None] = []
     for i, (dtype, row) in enumerate(kinds):
-        result = np.empty((total, *row), dtype) if here else None
-        row_bytes = max(1, np.dtype(dtype).itemsize * math.prod(row))
-        step = max(1, _CHUNK_BYTES // row_bytes)
-        for start in range(0, most, step):
-            mine = leaves[i][start : start + step] if leaves else None
-            parts = objects.allgather_object(mine, name="predictions")
-            for place, part in zip(places, parts, strict=True):
-                if result is not None and part is not None:
-                    result[place[start : start + step]] = part
+        result = np.empty((sum(map(len, places)), *row), dtype) if here else None
+        row_bytes = np.dtype(dtype).itemsize * math.prod(row)
+        step = max(1, _CHUNK_BYTES // max(1, row_bytes))
+        for start in range(0, most if row_bytes else 0, step):
+            mine = leaves[i][start : start + step] if leaves else np.empty((0, *row), dtype)
+            # As bytes: the engine does not carry every dtype.
+            flat = tf.constant(np.ascontiguousarray(mine).reshape(-1).view(np.uint8))
+            (received,), _ = collectives.gather_with_counts([flat], "predictions")
+            if result is not None:
+                _place(result, received.numpy().view(dtype), places, start, step)
         results.append(result)
     return results
+
+
+def _place(
+    result: np.ndarray, received: np.ndarray, places: Sequence[np.ndarray], start: int, step: int
+) -> None:
+    """Puts a chunk of each rank where it belongs."""
+    chunks = [place[start : start + step] for place in places]
+    rows = received.reshape(-1, *result.shape[1:])
+    ends = np.cumsum([len(chunk) for chunk in chunks])
+    for chunk, end in zip(chunks, ends, strict=True):
+        part = rows[end - len(chunk) : end]
+        if len(chunk) and chunk[-1] - chunk[0] + 1 == len(chunk):  # much faster
+            result[chunk[0] : chunk[-1] + 1] = part
+        else:
+            result[chunk] = part
 
 
 def _ragged(
