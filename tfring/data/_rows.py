@@ -107,9 +107,10 @@ def _require_batches(spec: Any, cut: Cut) -> None:
                 "remainder='pad' repeats rows, which it cannot with sparse tensors. Received: "
                 f"elements with {part}. Map them with tf.sparse.to_dense, or drop the remainder."
             )
-        known = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec, tf.NoneTensorSpec)
-        rank = getattr(getattr(part, "shape", None), "rank", None)
-        if not isinstance(part, known) or rank == 0:
+        if type(part).__name__ == "NoneTensorSpec":  # not public in every TensorFlow
+            continue
+        known = isinstance(part, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec))
+        if not known or part.shape.rank == 0:
             raise TypeError(
                 "by='batch' cuts the rows of tensors, so elements must be batches of tensors. "
                 f"Received: elements with {part}. Batch the dataset first, or use by='element'."
