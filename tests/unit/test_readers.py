@@ -216,7 +216,7 @@ def test_a_record_whose_length_looks_like_gzip(tmp_path: pathlib.Path) -> None:
         (lambda b: b[:-3], "truncated record at 34"),
         (lambda b: b[:40], "ends inside of a record, at byte 34 of 40"),
         (lambda b: b"some text", "ends inside of a record, at byte 0 of 9"),
-        (lambda b: b"some text of more bytes", "corrupted record at 0.*compression='none'"),
+        (lambda b: b"some text of more bytes", "corrupted record at 0"),
     ],
     ids=["value", "end", "header", "little text", "text"],
 )

@@ -118,18 +118,18 @@ def read_csv(
         }
 
     found = sharing.listing(files, elements, arguments)
-    peeks = sharing.examine(found, form.peek)
+    peeks = sharing.examine(found, lambda own: [form.peek(file) for file in own])
     there = _header(found, peeks)
     wanted = _reading.selected(there, columns, label)
     table = _Table(form, there, wanted, _record_defaults(wanted, there, peeks, dtypes, defaults))
-    kinds = {file.path: peek.compression for file, peek in zip(found, peeks, strict=True)}
-    rows = sharing.examine(found, lambda file: table.count(file, kinds[file.path]))
+    kinds = {file.path: peek for file, peek in zip(found, peeks, strict=True)}
+    rows = sharing.examine(found, lambda own: table.counts(own, [kinds[file.path] for file in own]))
 
     def read(piece: Any) -> tf.data.Dataset:
         dataset = table.rows(piece["path"], piece["compression"])
         return dataset.skip(piece["start"]).take(piece["rows"])
 
-    further = [{"compression": kind} for kind in kinds.values()]
+    further = [{"compression": peek.compression} for peek in peeks]
     return elements.dataset(
         sharing.share(found, [[n] for n in rows], batch_size, further),
         read,
@@ -219,16 +219,26 @@ class _Table:
             select_cols=[self.there.index(name) for name in self.wanted],
         )
 
-    def count(self, file: _files.File, compression: str) -> int:
-        """Reads a whole file, and returns its number of rows."""
-        if file.size == 0:
-            return 0
-        try:
-            _files.unpacked_size(file, compression)
-            return _reading.count(self.rows(file.path, compression))
-        except (tf.errors.OpError, *_files.DAMAGES) as error:
-            hint = f"Fields are those of {', '.join(self.wanted)}. {_HINT}"
-            raise _reading.of_file(file, error, hint) from error
+    def counts(self, files: Sequence[_files.File], peeks: Sequence[_Peek]) -> list[int]:
+        """Reads whole files, and returns the number of rows of each."""
+        hint = f"Fields are those of {', '.join(self.wanted)}. {_HINT}"
+        pairs = [(file, peek.compression) for file, peek in zip(files, peeks, strict=True)]
+        for file, compression in pairs:
+            try:
+                _files.unpacked_size(file, compression)
+            except _files.DAMAGES as error:
+                raise _reading.of_file(file, error, hint) from error
+        known = [number for number, peek in enumerate(peeks) if peek.header]
+        result = [0] * len(files)
+        sums = _reading.sums([pairs[number] for number in known], self.rows, _rows_of, hint)
+        for number, (rows, _) in zip(known, sums.tolist(), strict=True):
+            result[number] = rows
+        return result
+
+
+def _rows_of(*columns: Any) -> Any:
+    rows = tf.shape(columns[0], out_type=tf.int64)[0]
+    return tf.stack([rows, rows])
 
 
 def _lines(opened: Any) -> Iterator[str]:

@@ -94,8 +94,8 @@ def read_parquet(
         names = None if columns is None else list(columns)
         return {"columns": names, "dtypes": given, "defaults": dict(defaults or {})}
 
-    def examine(file: _files.File) -> _Footer:
-        return _footer(file, columns, label, defaults or {})
+    def examine(own: Sequence[_files.File]) -> list[_Footer]:
+        return [_footer(file, columns, label, defaults or {}) for file in own]
 
     found = sharing.listing(files, elements, arguments)
     footers = sharing.examine(found, examine)

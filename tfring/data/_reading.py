@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -200,11 +200,13 @@ class Sharing:
         return told[self.member.place][1]
 
     def examine(
-        self, files: Sequence[_files.File], function: Callable[[_files.File], Info]
+        self,
+        files: Sequence[_files.File],
+        function: Callable[[Sequence[_files.File]], Sequence[Info]],
     ) -> list[Info]:
         """Returns what the function says of each file. One collective.
 
-        Each rank calls it for its share of the files only.
+        Each rank calls it with its share of the files only.
 
         Raises:
             Exception: what the function raised here; ValueError on the other ranks.
@@ -212,7 +214,7 @@ class Sharing:
         size = self.member.size
 
         def mine() -> list[Info]:
-            return [function(file) for file in files[self.member.place :: size]]
+            return list(function(files[self.member.place :: size]))
 
         shares = _agree.exchanged(self.function, self.member, mine)
         return [shares[i % size][i // size] for i in range(len(files))]
@@ -321,15 +323,64 @@ def names_columns(argument: str, names: Iterable[str], there: Sequence[str]) -> 
 
 
 def count(rows: tf.data.Dataset) -> int:
-    """Reads all rows of a dataset, and returns how many they are."""
+    """Reads all rows of a dataset, each one tensor, and returns how many they are."""
 
     @tf.autograph.experimental.do_not_convert
     def add(total: Any, batch: Any) -> Any:
-        first = batch[0] if isinstance(batch, tuple) else batch
-        return total + tf.shape(first, out_type=tf.int64)[0]
+        return total + tf.shape(batch, out_type=tf.int64)[0]
 
     # By the batch: a call of a function costs more than a row.
     return int(rows.batch(COUNTED_AT_A_TIME).reduce(tf.constant(0, tf.int64), add))
+
+
+def sums(
+    files: Sequence[tuple[_files.File, str]],
+    read: Callable[[Any, Any], tf.data.Dataset],
+    measure: Callable[..., Any],
+    hint: str,
+) -> np.ndarray:
+    """Reads files from end to end, and returns sums over each one's batches of rows.
+
+    All in one pipeline: of many small files, making one for each would cost the most.
+
+    Args:
+        files: what to read, each with its compression.
+        read: from the path and the compression, as tensors, to the dataset of rows.
+        measure: from a batch of rows to what is summed, an int64 vector of two.
+        hint: what to do about a file that cannot be read.
+
+    Returns:
+        int64 of shape (number of files, 2).
+
+    Raises:
+        ValueError: a file cannot be read; with its name.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def measured(number: Any, path: Any, kind: Any) -> tf.data.Dataset:
+        batches = read(path, kind).batch(COUNTED_AT_A_TIME)
+        numbers = tf.data.Dataset.from_tensors(number).repeat()
+        return tf.data.Dataset.zip((numbers, batches.map(measure)))
+
+    def summed(some: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        columns = (list(some), [files[i][0].path for i in some], [files[i][1] for i in some])
+        for number, values in tf.data.Dataset.from_tensor_slices(columns).flat_map(measured):
+            yield int(number), values.numpy()
+
+    result, last = np.zeros((len(files), 2), np.int64), 0
+    try:
+        for last, values in summed(range(len(files))) if files else ():
+            result[last] += values
+    except tf.errors.OpError as error:
+        # The last one that gave something, or the next ones, which did not.
+        for number in range(last, len(files)):
+            try:
+                for _ in summed([number]):
+                    pass
+            except tf.errors.OpError as again:
+                raise of_file(files[number][0], again, hint) from error
+        raise
+    return result
 
 
 def of_file(file: _files.File, error: Exception, hint: str) -> ValueError:

@@ -14,6 +14,7 @@ from tfring.data import _agree, _files, _reading
 from tfring.process_sets import ProcessSet, global_process_set
 
 _COMPRESSIONS = {"auto": None, "none": "", "gzip": "GZIP", "zlib": "ZLIB"}
+_HINT = "See that `compression` is that of it; write the file again, or leave it out."
 
 
 @as_it_stands
@@ -93,8 +94,8 @@ def read_tfrecord(
         shown = None if features is None else sorted(map(repr, features.items()))
         return {"features": shown, "compression": compression}
 
-    def examine(file: _files.File) -> tuple[str, int]:
-        return _examine(file, compression, features)
+    def examine(own: Sequence[_files.File]) -> list[tuple[str, int]]:
+        return _examine(own, compression, features)
 
     def read(piece: Any) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(piece["path"], piece["compression"])
@@ -112,41 +113,44 @@ def read_tfrecord(
 
 
 def _examine(
-    file: _files.File, compression: str, features: Mapping[str, Any] | None
-) -> tuple[str, int]:
-    """Returns the compression and the number of records; checks all, and parses the first."""
-    kind = _COMPRESSIONS[compression]
-    if kind is None:
-        kind = _guess(file)
-    records = tf.data.TFRecordDataset(file.path, kind)
-    hint = f"Write the file again, or leave it out. Read as compression={kind.lower() or 'none'!r}"
+    files: Sequence[_files.File], compression: str, features: Mapping[str, Any] | None
+) -> list[tuple[str, int]]:
+    """Returns compression and number of records of each file; checks all, and parses one."""
+    kinds, sizes = [], []
+    for file in files:
+        known = _COMPRESSIONS[compression]
+        kinds.append(_guess(file) if known is None else known)
+        try:
+            sizes.append(_files.unpacked_size(file, kinds[-1]))
+        except _files.DAMAGES as error:
+            raise _reading.of_file(file, error, _HINT) from error
+    pairs = list(zip(files, kinds, strict=True))
+    sums = _reading.sums(pairs, tf.data.TFRecordDataset, _measure, _HINT).tolist()
+    for file, size, (_, bytes_read) in zip(files, sizes, sums, strict=True):
+        if bytes_read != size:
+            # TensorFlow takes it for the end of the file.
+            where = f"at byte {bytes_read} of {size}"
+            raise ValueError(f"{file.path}: ends inside of a record, {where}. {_HINT}")
+    full = [pair for pair, (rows, _) in zip(pairs, sums, strict=True) if rows]
+    if features is not None and full:
+        _parse_first(*full[0], features)
+    return [(kind, rows) for kind, (rows, _) in zip(kinds, sums, strict=True)]
+
+
+def _measure(records: Any) -> Any:
+    """Returns how many records there are, and the bytes that they take in a file."""
+    lengths = tf.cast(tf.strings.length(records), tf.int64)
+    rows = tf.size(lengths, out_type=tf.int64)
+    return tf.stack([rows, tf.reduce_sum(lengths) + 16 * rows])
+
+
+def _parse_first(file: _files.File, kind: str, features: Mapping[str, Any]) -> None:
+    """Raises ValueError where a file's first record does not hold the features."""
     try:
-        size = _files.unpacked_size(file, kind)
-        rows, bytes_read = _measured(records)
-        if features is not None:
-            for first in records.take(1):
-                tf.io.parse_single_example(first, features)
-    except (tf.errors.OpError, *_files.DAMAGES) as error:
-        raise _reading.of_file(file, error, hint) from error
-    if bytes_read != size:
-        # TensorFlow takes it for the end of the file.
-        where = f"at byte {bytes_read} of {size}"
-        raise ValueError(f"{file.path}: ends inside of a record, {where}. {hint}")
-    return kind, rows
-
-
-def _measured(records: tf.data.Dataset) -> tuple[int, int]:
-    """Reads all records, and returns how many they are, and the bytes that they take in a file."""
-
-    @tf.autograph.experimental.do_not_convert
-    def add(sums: Any, batch: Any) -> Any:
-        lengths = tf.strings.length(batch)
-        rows = tf.size(lengths, out_type=tf.int64)
-        return sums[0] + rows, sums[1] + tf.reduce_sum(tf.cast(lengths, tf.int64)) + 16 * rows
-
-    zero = tf.constant(0, tf.int64)
-    rows, size = records.batch(_reading.COUNTED_AT_A_TIME).reduce((zero, zero), add)
-    return int(rows), int(size)
+        for first in tf.data.TFRecordDataset(file.path, kind).take(1):
+            tf.io.parse_single_example(first, features)
+    except tf.errors.OpError as error:
+        raise _reading.of_file(file, error, "See that `features` are those of it.") from error
 
 
 def _guess(file: _files.File) -> str:

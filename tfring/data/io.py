@@ -110,7 +110,9 @@ def read_avro(
         return dict(columnar.parse_avro(batch, schema, features))
 
     found = sharing.listing(files, elements, arguments)
-    share = sharing.share(found, sharing.examine(found, count), batch_size)
+    share = sharing.share(
+        found, sharing.examine(found, lambda own: list(map(count, own))), batch_size
+    )
     return elements.dataset(share, read, parse)
 
 
@@ -176,7 +178,7 @@ def read_orc(
         return rows, {name: spec.dtype.name for name, spec in dataset.element_spec.items()}
 
     found = sharing.listing(files, elements, arguments)
-    examined = sharing.examine(found, examine)
+    examined = sharing.examine(found, lambda own: list(map(examine, own)))
     signature = _common(found, [dtypes for _, dtypes in examined])
 
     def rows(path: bytes, start: int, count: int) -> Iterator[Any]:
