@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfring.keras as hvd
+from tfring import data as data_module
 
 hvd.init()
 pytestmark = [
@@ -61,6 +62,16 @@ def test_predict(kind: str) -> None:
     np.testing.assert_allclose(actual, model_of().predict(X, verbose=0), rtol=1e-6)
 
 
+def test_parts_that_shard_deals() -> None:
+    """Of lengths that differ: nothing is dropped, repeated, or out of order."""
+    x, y = data_module.shard((X, Y), remainder="keep")
+    scores = hvd.predict(model_of(), x, sharded="interleaved", verbose=0)
+    np.testing.assert_allclose(scores, model_of().predict(X, verbose=0), rtol=1e-5)
+    logs = hvd.evaluate(model_of(), x, y, sharded=True, return_dict=True, verbose=0)
+    alone = model_of().evaluate(X, Y, return_dict=True, verbose=0)
+    assert logs == pytest.approx(alone, rel=1e-5)
+
+
 def test_error_of_one_rank() -> None:
     """The others learn of it at once, and the next call works."""
 
@@ -73,7 +84,7 @@ def test_error_of_one_rank() -> None:
         (OSError, "^disk full") if hvd.rank() == 1 else (RuntimeError, "failed on rank 1: OSError")
     )
     with pytest.raises(kind, match=text):
-        hvd.predict(model_of(), X, callbacks=callbacks, verbose=0)
+        hvd.predict(model_of(), X, batch_size=2, callbacks=callbacks, verbose=0)
     assert len(hvd.predict(model_of(), X, verbose=0)) == ROWS
 
 
