@@ -30,7 +30,8 @@ from tfring import _keras
 from tfring._agreement import Agreement
 
 _INSTALLED = "_tfring_installed"
-_AGREEMENT = "_tfring_agreement"
+_AGREEMENT = "_tfring_agreement"  # of the `fit` that goes on
+_INNER = "_tfring_inner"  # whether a list is in another one
 _MODULE = "tfring.callbacks."
 
 Method = Callable[..., Any]
@@ -91,8 +92,9 @@ def _train_begin(agreement_of: AgreementOf, stock: Method) -> Method:
     def on_train_begin(self: Any, logs: Any = None) -> None:
         for callback in self.callbacks:
             if _is_list(callback):
-                setattr(callback, _AGREEMENT, None)  # this one speaks for it
-        if not hasattr(self, _AGREEMENT) and _is_of_fit(self):
+                setattr(callback, _INNER, True)  # this one speaks for it
+        setattr(self, _AGREEMENT, None)
+        if not vars(self).pop(_INNER, False) and _is_of_fit(self):
             partners = [
                 type(callback).__name__ for callback in _flat(self) if _is_partner(callback)
             ]
@@ -175,7 +177,7 @@ def _train_end(stock: Method) -> Method:
         agreement = _agreement(self)
         if agreement is None:
             return stock(self, logs)
-        delattr(self, _AGREEMENT)  # another `fit` may take the same list
+        setattr(self, _AGREEMENT, None)
         may_change = _may_change(self, "on_train_end")
         with agreement.around("end of training", may_change=may_change):
             return stock(self, logs)

@@ -16,6 +16,7 @@ HOOKS = [
     "on_epoch_begin",
     "on_train_batch_end",
     "on_test_begin",
+    "on_test_end",
     "on_epoch_end",
     "on_train_end",
 ]
