@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from tfring._options import is_overwritten
+
+
+class Aggregation(Protocol):
+    """What adds up gradients over several calls."""
+
+    @property
+    def passes(self) -> int:
+        """Number of calls whose gradients make one total."""
+
+    @property
+    def average(self) -> bool:
+        """Whether the total is divided by their number."""
+
+    def variables_at(self, positions: Sequence[int]) -> list[tf.Variable]:
+        """The counter, then the accumulators of some positions in their order."""
+
+    def build(self, variables: Sequence[Any], positions: Sequence[int]) -> None:
+        """Makes the accumulators that are not there yet, eagerly also in a trace."""
+
+    def run(
+        self,
+        gradients: Sequence[Any],
+        positions: Sequence[int],
+        apply: Callable[[list[Any]], None],
+    ) -> None:
+        """Adds `gradients`; at every `passes`-th call gives the total to `apply`."""
 
 
 class LocalAggregation:

@@ -35,6 +35,7 @@ class Options:
         scale_local_gradients: Divide the gradients of local variables by the number of
             ranks.
         sample_weighted: Average over samples instead of over ranks; needs `op=Average`.
+        reproducible: Sum so that the bits do not depend on the number of ranks.
 
     Raises:
         ValueError: When a value or a combination makes no sense.
@@ -52,6 +53,7 @@ class Options:
     process_set: ProcessSet = global_process_set
     scale_local_gradients: bool = True
     sample_weighted: bool = False
+    reproducible: bool = False
 
     def __post_init__(self) -> None:
         checked(self.compression)
@@ -69,6 +71,7 @@ class Options:
         self._check_predivide()
         self._check_sample_weighted()
         self._check_groups()
+        self._check_reproducible()
         if self.op == Adasum and self.is_ready():
             self.require_power_of_two()
 
@@ -91,6 +94,25 @@ class Options:
                 "`sample_weighted` needs `op=tfring.Average`: a sum needs no weights, and Adasum "
                 "has none. Received: "
                 f"sample_weighted={self.sample_weighted}, op={OPERATIONS[self.op]}"
+            )
+
+    def _check_reproducible(self) -> None:
+        if not self.reproducible:
+            return
+        if self.op == Adasum:
+            raise ValueError(
+                "`reproducible=True` needs a sum of gradients, which Adasum is not. Received: "
+                "op=Adasum. Use op=tfring.Average or tfring.Sum."
+            )
+        if self.sample_weighted:
+            raise ValueError(
+                "`reproducible=True` gives every micro-batch the same weight. Received: "
+                "sample_weighted=True. Use one of the two, and batches of one size."
+            )
+        if self.compression is not Compression.none:
+            raise ValueError(
+                "`reproducible=True` sends gradients in a form of its own. Received: "
+                f"compression={self.compression.__name__}. Use Compression.none."
             )
 
     def _check_groups(self) -> None:
@@ -156,6 +178,7 @@ class Options:
             f"groups={self.chunks or None}",
             f"strict={self.strict}",
             f"sample_weighted={self.sample_weighted}",
+            f"reproducible={self.reproducible}",
         ]
 
     def is_ready(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _plan, _slices, _sparse, collectives, objects, world
+from tfring import _plan, _reproducible, _slices, _sparse, collectives, objects, world
 from tfring._options import Options, key, label, owner, unwrapped
 from tfring.compression import Compression, Compressor
 from tfring.constants import Adasum
@@ -55,7 +55,7 @@ class Reducer:
     def __init__(self, kind: str, options: Options, *, densify: bool = False) -> None:
         self._kind = kind
         self._options = options
-        self._densify = densify or options.sparse_as_dense
+        self._densify = densify or options.sparse_as_dense or options.reproducible
         self._groups = options.group_of()
         self._name = ""
         self._generation = -1
@@ -140,6 +140,8 @@ class Reducer:
             The gradients, and the numbers, reduced.
         """
         result = list(gradients)
+        if self._options.reproducible:
+            return _reproducible.reduce(plan, result, self._options), numbers
         if not self._options.takes_part():
             return result, numbers
         # What it raises comes before anything is sent.

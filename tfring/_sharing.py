@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tfring import _local, _plan, _reducer, _weights, collectives
+from tfring import _local, _plan, _reducer, _reproducible, _weights, collectives
 from tfring._options import Options, is_overwritten
 from tfring._order import Order
 from tfring.constants import Max
@@ -168,7 +168,7 @@ def _with_own_scaled(options: Options, share: Share, gradients: Sequence[Any]) -
     result = list(gradients)
     for i in share.own:
         if i not in share.finished:
-            result[i] = _local.scaled(result[i], options)
+            result[i] = _local.scaled(_reproducible.plain(result[i]), options)
     return result
 
 

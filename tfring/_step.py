@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfring import _accumulation, _adasum, _clipping, _loss_scale, _plan, _weights, collectives
-from tfring._aggregation import LocalAggregation
+from tfring._aggregation import Aggregation
 from tfring._autograph import as_it_stands
 from tfring._options import Options, is_overwritten
 from tfring._order import Order
@@ -63,13 +63,18 @@ class Step:
     """Takes the place of one optimizer's `apply`."""
 
     def __init__(
-        self, optimizer: Any, name: str, options: Options, aggregation: LocalAggregation | None
+        self, optimizer: Any, name: str, options: Options, aggregation: Aggregation | None
     ) -> None:
         self._optimizer = optimizer
         self._options = self.options = options
         self._aggregation = aggregation
         self._accumulates = bool(_loss_scale.innermost(optimizer).gradient_accumulation_steps)
-        self._densify = self._accumulates or aggregation is not None or options.op == Adasum
+        self._densify = (
+            self._accumulates
+            or aggregation is not None
+            or options.op == Adasum
+            or options.reproducible
+        )
         passes = aggregation.passes if aggregation else 1
         self._sharing = Sharing(name, options, densify=self._densify, passes=passes)
         self._seen = Order()
@@ -118,9 +123,7 @@ class Step:
         _, own = self.local.split(variables)
         return self._aggregation.variables_at([p for i, p in enumerate(places) if i not in own])
 
-    def _build_aggregation(
-        self, aggregation: LocalAggregation, variables: Sequence[Any]
-    ) -> list[int]:
+    def _build_aggregation(self, aggregation: Aggregation, variables: Sequence[Any]) -> list[int]:
         """Makes accumulators; returns the places of the items of a call in them."""
         places = self._seen.places(variables)
         aggregation.build(variables, places)

@@ -31,6 +31,7 @@ def DistributedOptimizer(
     scale_local_gradients: bool = True,
     strict: bool = False,
     sample_weighted: bool = False,
+    reproducible: bool = False,
 ) -> Any:
     """Makes a Keras optimizer reduce its gradients over all ranks before it updates.
 
@@ -56,6 +57,7 @@ def DistributedOptimizer(
             ranks in `process_set`.
         strict: A gradient that is None on some ranks only is an error instead of zeros.
         sample_weighted: Average over all ranks' samples instead of over ranks.
+        reproducible: The same bits for any number of ranks.
 
     Returns:
         `optimizer` itself.
@@ -94,4 +96,5 @@ def DistributedOptimizer(
         scale_local_gradients=scale_local_gradients,
         strict=strict,
         sample_weighted=sample_weighted,
+        reproducible=reproducible,
     )

@@ -21,9 +21,10 @@ from tfring import (
     _v1,
     world,
 )
-from tfring._aggregation import LocalAggregation
+from tfring._aggregation import Aggregation, LocalAggregation
 from tfring._agreement import Agreement
 from tfring._options import Options
+from tfring._reproducible import FixedAggregation
 from tfring._step import ATTRIBUTE, Step
 from tfring.compression import Compression, Compressor
 from tfring.constants import Adasum, Average
@@ -48,6 +49,7 @@ def DistributedOptimizer(
     scale_local_gradients: bool = True,
     strict: bool = False,
     sample_weighted: bool = False,
+    reproducible: bool = False,
 ) -> Any:
     """Makes a Keras optimizer reduce its gradients over all ranks before it updates.
 
@@ -116,6 +118,13 @@ def DistributedOptimizer(
             that batches of unequal sizes count as in one process. Keras' `fit` tells the
             sizes; a custom loop tells them by `tfring.batch_samples`. For Keras 3, with
             `op=Average`.
+        reproducible: The same bits for any number of ranks, hosts and passes that share the
+            micro-batches of one global batch (ranks times `backward_passes_per_step` stays the
+            same). Gradients are added up in fixed point: 4 times as many bytes travel, elements
+            below 2^-64 may be lost, and one of 2^40 or more makes its gradient NaN.
+            Sparse gradients become dense; `gradient_predivide_factor` has no effect. Not
+            with Adasum, compression, `gradient_accumulation_steps`, or optimizers other
+            than those of Keras 3. Default False.
 
     Returns:
         `optimizer` itself; for one of `tf.compat.v1.train` the new one.
@@ -151,6 +160,7 @@ def DistributedOptimizer(
         scale_local_gradients=scale_local_gradients,
         strict=strict,
         sample_weighted=sample_weighted,
+        reproducible=reproducible,
     )
     return distribute(
         optimizer,
@@ -195,6 +205,8 @@ def distribute(
             f"optimizer={optimizer!r}. Use keras.optimizers."
         )
     kind: dict[str, Any] = {"passes": passes, "average_passes": average_passes}
+    if options.reproducible:
+        _check_reproducible(optimizer)
     if _v1.is_v1_optimizer(optimizer):
         return _v1.distribute(optimizer, name, options, use_locking=use_locking, **kind)
     install_hooks(_keras.of(optimizer))
@@ -203,7 +215,7 @@ def distribute(
     _check_optimizer(optimizer)
     if options.op == Adasum:
         _adasum.check(_loss_scale.innermost(optimizer))
-    aggregation = LocalAggregation(passes, average_passes) if passes > 1 else None
+    aggregation = _aggregation(passes, average_passes, options)
     _loss_scale.install(_run_of)
     _old_names.install()
     if options.sample_weighted:
@@ -288,6 +300,28 @@ def _slots(optimizer: Any, places: Sequence[int]) -> list[Any]:
         if name != "_variables" and isinstance(value, list) and len(value) == len(known):
             found += [value[i] for i in places if getattr(value[i], "shape", None) is not None]
     return found
+
+
+def _aggregation(passes: int, average: bool, options: Options) -> Aggregation | None:
+    if passes == 1:
+        return None
+    if options.reproducible:
+        return FixedAggregation(passes, average, options)
+    return LocalAggregation(passes, average)
+
+
+def _check_reproducible(optimizer: Any) -> None:
+    if _v1.is_v1_optimizer(optimizer) or _keras.is_legacy(optimizer):
+        raise ValueError(
+            "`reproducible=True` needs an optimizer of Keras 3. "
+            f"Received: optimizer={optimizer!r} of type {type(optimizer).__name__}"
+        )
+    if getattr(_loss_scale.innermost(optimizer), "gradient_accumulation_steps", None):
+        raise ValueError(
+            "`reproducible=True` cannot change how Keras adds up gradients. Received: an optimizer "
+            "with gradient_accumulation_steps. Use backward_passes_per_step of "
+            "DistributedOptimizer, with average_aggregated_gradients=True."
+        )
 
 
 def _check_optimizer(optimizer: Any) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfring import _reducer, collectives, objects, tape, world
 from tfring.compression import Compression
-from tfring.constants import Adasum, Average, Max
+from tfring.constants import Adasum, Average, Max, Sum
 from tfring.process_sets import ProcessSet, global_process_set
 
 TIMEOUT_S = 100.0  # less than pytest allows a test, and far more than a busy machine needs
@@ -144,6 +144,10 @@ class Simulation:
             self.calls.append((rank, name, len(arrays)))
             result = []
             for column in zip(*self.meet(rank, name, arrays, members), strict=True):
+                if column[0].dtype.kind == "i":
+                    assert (op, prescale_factor, postscale_factor) == (Sum, 1.0, 1.0)
+                    result.append(np.sum(np.stack(column), axis=0, dtype=column[0].dtype))
+                    continue
                 wide = [a.astype(np.float64) * prescale_factor for a in column]
                 total = _COMBINE.get(op, sum)(wide)
                 total = total / len(members) if op == Average else total

@@ -18,12 +18,12 @@ from tfring.process_sets import ProcessSet
 OPTIMIZER = (
     "optimizer name use_locking device_dense device_sparse compression sparse_as_dense "
     "backward_passes_per_step op gradient_predivide_factor average_aggregated_gradients "
-    "num_groups groups process_set scale_local_gradients strict sample_weighted"
+    "num_groups groups process_set scale_local_gradients strict sample_weighted reproducible"
 )
 KERAS_OPTIMIZER = (
     "optimizer name device_dense device_sparse compression sparse_as_dense "
     "gradient_predivide_factor op backward_passes_per_step average_aggregated_gradients "
-    "num_groups groups process_set scale_local_gradients strict sample_weighted"
+    "num_groups groups process_set scale_local_gradients strict sample_weighted reproducible"
 )
 PARTIAL_OPTIMIZER = (
     "optimizer name device_dense device_sparse compression sparse_as_dense "
