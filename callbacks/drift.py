@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfring import _keras, drift
+from tfring import _drift, _keras, drift
 from tfring.process_sets import ProcessSet
 
 
@@ -50,7 +50,7 @@ class DriftCallback(_keras.Callback):
                 "`every` must be a positive number of steps, or None for the end of each epoch. "
                 f"Received: every={every!r}"
             )
-        drift.check_action(action)
+        _drift.check_action(action)
         self._every = every
         self._action = action
         self._process_set = process_set

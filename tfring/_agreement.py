@@ -12,6 +12,7 @@ of each epoch's begin, each epoch's end and the end of training:
 * Variables (weights, and those of the optimizer) that callbacks changed somewhere are those of the
   lowest rank whose callbacks changed any. Digests of the variables before and after tell; nothing
   is sent where all ranks changed them alike.
+* What training has left at an epoch's end must be the same on all ranks (`_drift`).
 
 A wish to stop within an epoch waits until all ranks know of it (see `StopWish`).
 """
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfring import _digest, _keras, _legacy_keras, _loss_scale, objects
+from tfring import _digest, _drift, _keras, _legacy_keras, _loss_scale, objects
 from tfring._options import Options
 from tfring._stop_wish import StopWish
 
@@ -42,6 +43,8 @@ class Report(NamedTuple):
     rate: float | None  # None: a schedule
     rate_is_new: bool
     changed: dict[int, int]  # digests of variables, by their position
+    state: bytes | None  # digest of what training keeps alike; None: not asked for
+    action: str  # where that differs
 
 
 class Agreement:
@@ -53,6 +56,8 @@ class Agreement:
         variables: Gives the variables that are alike on all ranks, as far as they are made.
         epochs: Of `fit`.
         partners: Callbacks that must be the same on all ranks.
+        check: Gives the digests of what training keeps alike, None where they are not wanted.
+        action: What to do where they differ.
     """
 
     def __init__(
@@ -62,23 +67,30 @@ class Agreement:
         variables: Callable[[], list[Any]],
         epochs: int | None,
         partners: Sequence[str],
+        check: Callable[[], _drift.Check | None],
+        action: str,
     ) -> None:
         self._model = model
         self._options = options
         self._variables = variables
         self._epochs = epochs
         self._partners = tuple(partners)
+        self._check = check
+        self._action = action
         self._rate = _rate(model.optimizer)
         self.stop_wish = StopWish(model, options)
 
     @contextlib.contextmanager
-    def around(self, place: str, *, may_change: bool) -> Iterator[None]:
+    def around(self, place: str, *, may_change: bool, after_epoch: bool = False) -> Iterator[None]:
         """Runs callbacks in its body, then agrees.
 
         Args:
             place: Where in `fit` this is, in words.
             may_change: Whether a callback of this rank may change variables here.
+            after_epoch: Whether training has gone on since the last time.
         """
+        # What training left, not yet what callbacks make of it.
+        check = self._check() if after_epoch else None
         before = self._digests() if may_change else []
         yield
         after = self._digests() if may_change else []
@@ -95,10 +107,14 @@ class Agreement:
             rate=rate,
             rate_is_new=rate != self._rate,
             changed=changed,
+            state=None if check is None else check.summary,
+            action=self._action,
         )
-        self._adopt(
-            objects.allgather_object(report, name=NAME, process_set=self._options.process_set)
-        )
+        reports = objects.allgather_object(report, name=NAME, process_set=self._options.process_set)
+        self._adopt(reports)
+        states = [each.state for each in reports if each.state is not None]
+        if check is not None and len(states) == len(reports):
+            check.settle(states, reports[0].action, f"at the {place}")
 
     def _digests(self) -> list[int]:
         return [int(number) for number in _digest.digest(self._variables())]

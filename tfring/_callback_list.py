@@ -166,7 +166,8 @@ def _epoch_end(stock: Method) -> Method:
         if agreement is None:
             return stock(self, epoch, logs)
         may_change = _may_change(self, "on_epoch_end")
-        with agreement.around(f"end of epoch {epoch}", may_change=may_change):
+        place = f"end of epoch {epoch}"
+        with agreement.around(place, may_change=may_change, after_epoch=True):
             return stock(self, epoch, logs)
 
     return on_epoch_end

@@ -179,8 +179,9 @@ class Step:
         lists = [v for v in vars(inner).values() if isinstance(v, list) and len(v) == len(known)]
         return [slots[i] for slots in lists for i in places]
 
-    def accumulators(self) -> list[tf.Variable]:
+    def accumulators(self, variables: Sequence[Any] = ()) -> list[tf.Variable]:
         """Makes and returns the accumulators of what is reduced, if there are any."""
+        del variables  # those that it has seen
         known = self._order.seen
         if self._aggregation is None or not known:
             return []

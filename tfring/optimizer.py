@@ -12,7 +12,9 @@ from tfring import (
     _adasum,
     _agreement,
     _callback_list,
+    _drift,
     _fit_samples,
+    _guarded,
     _keras,
     _legacy_keras,
     _loss_scale,
@@ -260,6 +262,38 @@ def shared_variables(model: Any) -> list[Any]:
     return [*weights, *state_variables(model.optimizer)]
 
 
+def guarded_variables(optimizer: Any) -> list[Any]:
+    """Returns what an optimizer keeps the same on all ranks, bit for bit."""
+    return _guarded.of_optimizer(optimizer, _step_of(optimizer), state_variables(optimizer))
+
+
+def guarded_of_model(model: Any, non_trainable: bool) -> list[Any]:
+    """Returns what training keeps the same on all ranks of a model and its optimizer.
+
+    Args:
+        model: Of Keras 3 or Keras 2.
+        non_trainable: Also its other weights, such as moving statistics.
+    """
+    model_optimizer = getattr(model, "optimizer", None)
+    weights = list(model.trainable_variables)
+    if model_optimizer is not None:
+        own = set(map(_reducer.key, local_variables(model_optimizer, weights)))
+        weights = [v for v in weights if _reducer.key(v) not in own]
+        weights += guarded_variables(model_optimizer)
+    if non_trainable:
+        weights += model.non_trainable_variables
+    return _guarded.distinct(weights)
+
+
+def process_set_of(optimizer: Any) -> ProcessSet:
+    """Returns the ranks that a distributed optimizer reduces over; all for another, or None."""
+    step = None if optimizer is None else _step_of(optimizer)
+    if step is None:
+        return global_process_set
+    members: ProcessSet = step.options.process_set
+    return members
+
+
 def install_hooks(keras: Any) -> None:
     """Lets ranks agree on what callbacks decide during `fit`; once per process.
 
@@ -357,7 +391,17 @@ def _agreement_of(model: Any, epochs: int | None, partners: list[str]) -> Agreem
         rate = _agreement.rate_variable(model.optimizer)
         return [v for v in shared_variables(model) if v is not rate]
 
-    return Agreement(model, step.options, variables, epochs, partners)
+    action = world.settings().drift
+
+    def check() -> _drift.Check | None:
+        if action == "off":
+            return None
+        # Rates that callbacks changed on one rank are agreed on apart.
+        rate = _agreement.rate_variable(model.optimizer)
+        guarded = [v for v in guarded_variables(model.optimizer) if v is not rate]
+        return _drift.Check(guarded, step.options.process_set)
+
+    return Agreement(model, step.options, variables, epochs, partners, check, action)
 
 
 def _run_of(optimizer: Any) -> _loss_scale.Run | None:

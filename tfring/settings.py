@@ -86,6 +86,13 @@ def _level(value: Any) -> str:
     return level
 
 
+def _drift(value: Any) -> str:
+    word = str(value).lower()
+    if word not in ("raise", "warn", "resync", "off"):
+        raise ValueError("must be one of raise, warn, resync, off")
+    return word
+
+
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "start_timeout",
@@ -165,6 +172,13 @@ SETTINGS: tuple[Setting, ...] = (
         "Level of the Python logger `tfring`: trace, debug, info, warning, error or fatal.",
     ),
     Setting(
+        "drift",
+        ("TFRING_DRIFT",),
+        "raise",
+        _drift,
+        "What `fit` does at an epoch's end when ranks' weights differ: raise, warn, resync or off.",
+    ),
+    Setting(
         "faults",
         ("TFRING_FAULTS",),
         None,
@@ -239,6 +253,7 @@ class Settings:
     spin_us: int
     check_batches: bool
     log_level: str
+    drift: str
     faults: str | None
 
 

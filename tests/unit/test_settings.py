@@ -48,6 +48,7 @@ def test_precedence(environment: dict, arguments: dict, expected: float) -> None
         ("TFRING_FUSION_THRESHOLD", "-1"),
         ("TFRING_SHARED_MEMORY", "maybe"),
         ("TFRING_LOG_LEVEL", "loud"),
+        ("TFRING_DRIFT", "fix"),
         ("TFRING_SPIN_US", "-2"),
         ("TFRING_SPIN_US", "99999999999"),
         ("TFRING_CHUNK_BYTES", "1073741825"),

@@ -239,7 +239,9 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Simulation]:
 
     def make(size: int, bucket_bytes: int = 1 << 25) -> Simulation:
         simulation = Simulation(size, bucket_bytes)
-        settings = types.SimpleNamespace(bucket_bytes=bucket_bytes, check_batches=False)
+        settings = types.SimpleNamespace(
+            bucket_bytes=bucket_bytes, check_batches=False, drift="raise"
+        )
         monkeypatch.setattr(world, "size", lambda: size)
         monkeypatch.setattr(world, "rank", lambda: simulation.rank)
         monkeypatch.setattr(world, "is_initialized", lambda: True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfring import drift, objects
+from tfring import _drift, drift, objects, world
 from tfring.callbacks.drift import DriftCallback
 from tfring.constants import Adasum
 from tfring.optimizer import DistributedOptimizer
@@ -106,7 +106,7 @@ def test_resync_takes_the_majority(
     assert f"All ranks now have the values of rank {root}." in caplog.text
 
 
-@pytest.mark.parametrize("action", drift.ACTIONS)
+@pytest.mark.parametrize("action", _drift.ACTIONS)
 def test_other_variables_always_raise(ranks: Any, action: str) -> None:
     def body(rank: int) -> str:
         variables = _variables(1.0, *[[2.0]] * rank)
@@ -242,6 +242,9 @@ class Nudge(keras.callbacks.Callback):
 def test_callback_looks_every_so_many_steps(
     ranks: Any, monkeypatch: pytest.MonkeyPatch, every: int | None, seen: list[int], when: str
 ) -> None:
+    sim = ranks(2)
+    monkeypatch.setattr(world.settings(), "drift", "off")
+
     def body(rank: int) -> Any:
         model = _model()
         nudge = Nudge(2 if rank == 1 else -1)
@@ -251,7 +254,7 @@ def test_callback_looks_every_so_many_steps(
         )
         return nudge.batches, text
 
-    result = ranks(2).run(body)
+    result = sim.run(body)
     assert [batches for batches, _ in result] == [seen] * 2
     assert f"not the same {when}" in result[0][1]
     assert "/first/" in result[0][1].split("`")[1]
@@ -266,3 +269,60 @@ def test_callback_checks_every(every: Any) -> None:
 def test_callback_checks_action() -> None:
     with pytest.raises(ValueError, match="`action` must be"):
         DriftCallback(action="fix")
+
+
+def _fit_apart(ranks: Any, monkeypatch: pytest.MonkeyPatch, setting: str) -> list[Any]:
+    """Two ranks, one of which has other weights; the names of epochs' ends and the weights."""
+    sim = ranks(2)
+    monkeypatch.setattr(world.settings(), "drift", setting)
+
+    def body(rank: int) -> Any:
+        model = _model()
+        if rank == 1:
+            model.get_layer("first").bias.assign([3.0, 0.5, 0.5])
+        error = ""
+        try:
+            model.fit(*_data(rank), batch_size=4, epochs=2, verbose=0)
+        except ERROR as caught:
+            error = str(caught)
+        return error, model.get_layer("first").bias.numpy().tobytes()
+
+    return sim.run(body)
+
+
+def test_fit_raises_at_the_end_of_the_first_epoch(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, _), (second, _) = _fit_apart(ranks, monkeypatch, "raise")
+    assert "not the same at the end of epoch 0: 1 of" in first
+    assert "/first/bias`: rank 1 differs from rank 0, by up to 2.5" in first
+    assert first == second
+
+
+@pytest.mark.parametrize(("setting", "warnings"), [("warn", 2), ("resync", 1), ("off", 0)])
+def test_fit_does_what_the_setting_says(
+    ranks: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    setting: str,
+    warnings: int,
+) -> None:
+    with caplog.at_level(logging.WARNING, "tfring"):
+        (error, ours), (_, theirs) = _fit_apart(ranks, monkeypatch, setting)
+    assert error == ""
+    assert (ours == theirs) == (setting == "resync")
+    assert sum("not the same" in record.message for record in caplog.records) == warnings
+
+
+def test_what_callbacks_change_is_no_drift(ranks: Any) -> None:
+    class Changes(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.get_layer("first").bias.assign([7.0] * 3)
+
+    def body(rank: int) -> Any:
+        model = _model()
+        callbacks = [Changes()] if rank == 1 else []
+        model.fit(*_data(rank), verbose=0, callbacks=callbacks)
+        return model.get_layer("first").bias.numpy().tolist()
+
+    assert ranks(2).run(body) == [[7.0] * 3] * 2
