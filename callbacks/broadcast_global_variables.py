@@ -113,6 +113,8 @@ class BroadcastGlobalVariablesCallback(_keras.Callback):
         is_stock = type(model).train_step is _keras.of(model).Model.train_step
         if model.optimizer is not None and is_stock:
             _build_optimizer(model)
+        if model.optimizer is not None:
+            optimizer.leave_unguarded(model.optimizer, list(self._local.values()))
         if world.size() == 1:
             return
         variables = list(model.weights)

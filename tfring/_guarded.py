@@ -25,7 +25,9 @@ def of_optimizer(optimizer: Any, step: Any, state: Sequence[Any]) -> list[Any]:
     sums = _native_sums(optimizer)
     if step is None:
         return distinct([*trained, *(v for v in state if key(v) not in sums)])
-    kept = [trained[i] for i in step.local.split(trained)[0]]
+    kept = [
+        trained[i] for i in step.local.split(trained)[0] if key(trained[i]) not in step.unguarded
+    ]
     if step.options.op == Adasum:
         return distinct(kept)
     sums |= {key(v) for v in step.accumulators(trained)}

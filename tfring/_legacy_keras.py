@@ -145,6 +145,7 @@ class Step:
         self._sharing = Sharing(name, options, densify=densify, passes=passes)
         self._order = Order()
         self.local = self._sharing.local
+        self.unguarded: dict[int, Any] = {}  # by key: what ranks need not have alike
         self.active = False
 
     def attach(self) -> None:

@@ -80,6 +80,7 @@ class Step:
         self._seen = Order()
         self._carried: tf.Variable | None = None  # float32, (2,), numbers since the last update
         self.local = self._sharing.local
+        self.unguarded: dict[int, Any] = {}  # by key: what ranks need not have alike
         self.active = False
 
     def attach(self) -> None:

@@ -264,7 +264,21 @@ def shared_variables(model: Any) -> list[Any]:
 
 def guarded_variables(optimizer: Any) -> list[Any]:
     """Returns what an optimizer keeps the same on all ranks, bit for bit."""
-    return _guarded.of_optimizer(optimizer, _step_of(optimizer), state_variables(optimizer))
+    step = _step_of(optimizer)
+    state = state_variables(optimizer)
+    if step is not None and step.unguarded and not _keras.is_legacy(optimizer):
+        known = _loss_scale.innermost(optimizer)._trainable_variables
+        places = [i for i, v in enumerate(known) if _reducer.key(v) in step.unguarded]
+        left_out = set(map(id, _slots(optimizer, places)))
+        state = [v for v in state if id(v) not in left_out]
+    return _guarded.of_optimizer(optimizer, step, state)
+
+
+def leave_unguarded(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Says that ranks need not have the same values of variables, although they are reduced."""
+    step = _step_of(optimizer)
+    if step is not None:
+        step.unguarded.update({_reducer.key(v): v for v in variables})
 
 
 def guarded_of_model(model: Any, non_trainable: bool) -> list[Any]:
@@ -278,6 +292,8 @@ def guarded_of_model(model: Any, non_trainable: bool) -> list[Any]:
     weights = list(model.trainable_variables)
     if model_optimizer is not None:
         own = set(map(_reducer.key, local_variables(model_optimizer, weights)))
+        step = _step_of(model_optimizer)
+        own.update(() if step is None else step.unguarded)
         weights = [v for v in weights if _reducer.key(v) not in own]
         weights += guarded_variables(model_optimizer)
     if non_trainable:
