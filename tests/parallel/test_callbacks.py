@@ -154,6 +154,7 @@ def test_a_metric_that_one_rank_lacks() -> None:
             if hvd.rank() == 1:
                 logs["extra"] = 7.0
 
+    keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
     x = np.ones((2, 1), "float32")
@@ -196,6 +197,7 @@ def test_best_model_by_the_average_of_ranks(tmp_path: Any, weights_only: bool) -
     best = hvd.callbacks.BestModelCheckpoint("score", 0, weights_only, "max")
     ending = "weights.h5" if weights_only else "keras"
     best.filepath = tmp_path / ("{epoch}." + ending)  # a folder of each rank's own
+    keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse")
     x = np.ones((2, 1), "float32")
