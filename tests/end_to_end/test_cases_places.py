@@ -27,6 +27,7 @@ FOUR = """
 import keras
 import numpy as np
 hvd.init()
+keras.utils.set_random_seed(1)
 
 class Rates(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):

@@ -15,6 +15,7 @@ import os, sys, time
 import keras, numpy as np, tensorflow as tf
 import tfring as hvd
 hvd.init()
+keras.utils.set_random_seed(1)
 mode = sys.argv[1]
 x = tf.ones([1000])
 model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])

@@ -18,7 +18,7 @@ k = keras.callbacks
 
 
 def fit(rank: int, callbacks: list[Any], epochs: int = 2, **kwargs: Any) -> Any:
-    glorot = keras.initializers.GlorotUniform(rank)
+    glorot = keras.initializers.GlorotUniform(1)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer=glorot)])
     model.compile(DistributedOptimizer(keras.optimizers.Adam(0.1)), "mse", run_eagerly=True)
     x = np.random.default_rng(rank).normal(size=(4, 2)).astype("float32")
@@ -96,7 +96,8 @@ def test_the_former_file_stays_until_the_new_one_is_whole(
             seen.append(path.read_text())
 
     def body(rank: int) -> None:
-        model = Model([keras.Input((1,)), keras.layers.Dense(1)])
+        dense = keras.layers.Dense(1, kernel_initializer="ones")
+        model = Model([keras.Input((1,)), dense])
         model.compile(DistributedOptimizer(keras.optimizers.SGD()), "mse", run_eagerly=True)
         saver = RootOnly(k.ModelCheckpoint(str(path), save_weights_only=weights))
         model.fit(np.ones((2, 1)), np.ones((2, 1)), callbacks=[saver], verbose=0)
