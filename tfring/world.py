@@ -178,7 +178,7 @@ def shutdown() -> None:
     with _process.lock:
         if is_initialized():
             while _process.leaving:
-                _process.leaving.pop()()
+                _process.leaving.pop(0)()
         world, _process.world = _process.world, None
         if world is None:
             return

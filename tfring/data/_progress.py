@@ -37,6 +37,10 @@ _LONGEST_PAUSE_S = 0.01
 
 PENDING, GO, STOP = 0, 1, 2
 
+# Below it, a rank that leaves the job says so.
+LEFT = "shortest/left"
+_ASK_AFTER_S = 0.5
+
 
 class Post(NamedTuple):
     """What a rank posts.
@@ -166,6 +170,9 @@ class Progress:
             return
         settings = world.settings()
         waited = now - self._since
+        gone = [r for r, p in posts.items() if p is None] if waited > _ASK_AFTER_S else []
+        if any(self._board.read(f"{LEFT}/{rank}") for rank in gone):
+            raise tf.errors.AbortedError(None, None, f"{self._complaint(posts, waited)} It left.")
         if settings.fail_after and waited > settings.fail_after:
             raise tf.errors.AbortedError(None, None, self._complaint(posts, waited))
         if settings.warn_after and waited > settings.warn_after and not self._warned:

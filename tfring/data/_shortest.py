@@ -14,7 +14,7 @@ from tfring import _checks, world
 from tfring._autograph import as_it_stands
 from tfring.data import _agree, _board
 from tfring.data._agree import Member
-from tfring.data._progress import AHEAD, GO, PENDING, Progress
+from tfring.data._progress import AHEAD, GO, LEFT, PENDING, Progress
 from tfring.errors import NotInitializedError
 from tfring.process_sets import ProcessSet, global_process_set
 
@@ -73,6 +73,7 @@ def shortest(dataset: Any, *, process_set: ProcessSet = global_process_set) -> A
         return dataset.take(min(known)) if known else dataset
     if member.size == 1:
         return dataset
+    _passes.will_read(member)
     return _gated(dataset, _Passes(member, number))
 
 
@@ -126,11 +127,13 @@ class _Process:
             self._upcoming = number + 1
         return number
 
+    def will_read(self, member: Member) -> None:
+        """Has the others told when this process leaves the job; some may wait for its passes."""
+        world.at_shutdown(lambda: self._leave(member.ranks[member.place]))
+
     def opened(self, progress: Progress) -> None:
         """Keeps a pass, to close it when this process leaves the job."""
         with self._lock:
-            if not self._open:
-                world.at_shutdown(self._close_all)
             self._open.add(progress)
 
     def close(self, progress: Progress) -> None:
@@ -142,10 +145,13 @@ class _Process:
         except (RuntimeError, NotInitializedError):
             return  # this process has left the job, or is a fork: it cannot tell anybody
 
-    def _close_all(self) -> None:
-        """Closes what is open: other ranks are not to wait for a process that is gone."""
+    def _leave(self, rank: int) -> None:
         for progress in list(self._open):
             self.close(progress)
+        try:
+            _board.board().post(f"{LEFT}/{rank}", b"1")
+        except RuntimeError:
+            return  # the launcher, and with it the job, is gone
 
 
 _passes = _Process()

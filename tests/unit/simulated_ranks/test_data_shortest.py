@@ -197,6 +197,18 @@ def test_a_rank_that_never_comes_is_named(ranks: Callable[..., Any], board: Boar
     ranks(2, fail_after=0.2).run(body)
 
 
+def test_a_rank_that_left_is_named_at_once(ranks: Callable[..., Any], board: Board) -> None:
+    def body(rank: int) -> None:
+        result = shortest(unknown(3))
+        if rank == 1:
+            _shortest._passes._leave(rank)
+        else:
+            with pytest.raises(tf.errors.UnknownError, match="rank 1 has not begun.* It left"):
+                read(result)
+
+    ranks(2, fail_after=0.0).run(body)
+
+
 def test_a_rank_that_only_reads_no_further_is_no_failure(
     ranks: Callable[..., Any], board: Board
 ) -> None:
