@@ -259,7 +259,7 @@ class Sharing:
     def _report(self, split: _parts.Split, own: int) -> None:
         size = self.member.size
         report = _shard.ShardReport(size, split.total, own, split.dropped, split.added)
-        _shard._last.report = report
+        _shard.remember(report)
         things = f"of {split.total} rows, so that {size} ranks get equally many"
         if self.member.place == 0 and split.dropped:
             _logger.warning("%s drops %d %s", self.function, split.dropped, things)

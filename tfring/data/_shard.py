@@ -71,6 +71,11 @@ def last_shard() -> ShardReport | None:
     return _last.report
 
 
+def remember(report: ShardReport) -> None:
+    """Makes a report the one that `last_shard` returns."""
+    _last.report = report
+
+
 @as_it_stands
 def shard(
     data: Any,
@@ -139,7 +144,7 @@ def shard(
     _agree.require_same("shard", member, told, _DIFFERENT)
     source, options = found["source"], found["options"]
     report = _report(source, options, member)
-    _last.report = report
+    remember(report)
     if member.place == 0:
         _tell(options, source, report)
     cut = {"dataset": _cut_dataset, "arrays": _cut_arrays}.get(source.kind, _cut_list)
