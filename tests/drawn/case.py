@@ -57,7 +57,8 @@ class Case:
         loop: One of `LOOPS`.
         per_execution: `steps_per_execution` of `fit`.
         calls: Backward passes of each rank.
-        batch: Samples of each.
+        sample_weighted: As the argument.
+        batches: Samples of each of them, by rank; alike unless weighted by their numbers.
     """
 
     seed: int
@@ -86,7 +87,8 @@ class Case:
     loop: str
     per_execution: int
     calls: int
-    batch: int
+    sample_weighted: bool
+    batches: tuple[int, ...]
 
     @property
     def fits(self) -> bool:
@@ -154,6 +156,8 @@ def draw(seed: int, ranks: int | None = None) -> Case:
     wrappings = ["dist(scale)", "scale(dist)", *(["compile"] if fits else [])]
     scaled = precision == "mixed_float16"
     op = dice.choice(("Average", "Average", "Sum"))
+    weighted = op == "Average" and not tapes and model != "partial" and dice.random() < 0.3
+    batches = [dice.randint(1, 3) for _ in range(ranks)]
     schedule = dice.choice(("constant", "exponential", "cosine", *(["warmup"] if fits else [])))
     return Case(
         seed=seed,
@@ -187,5 +191,6 @@ def draw(seed: int, ranks: int | None = None) -> Case:
         loop=loop,
         per_execution=dice.choice((1, 2, 3)) if fits and schedule != "warmup" else 1,
         calls=calls,
-        batch=dice.randint(1, 3),
+        sample_weighted=weighted,
+        batches=tuple(batches if weighted else batches[:1] * ranks),
     )

@@ -26,9 +26,12 @@ def dtype_of(case: Case) -> str:
 
 
 def data_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets, both of shape (ranks, calls, batch, ...)."""
+    """Inputs and targets, both of shape (ranks, calls, samples, ...).
+
+    A rank takes the first `case.batches[rank]` samples.
+    """
     random = np.random.default_rng([case.seed, 1])
-    shape = (case.ranks, case.calls, case.batch)
+    shape = (case.ranks, case.calls, max(case.batches))
     if case.model == "embedding":
         x = random.integers(0, WORDS, (*shape, FEATURES)).astype("int32")
         x[0] //= 2  # words that only other ranks have

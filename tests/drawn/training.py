@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfring import objects
+from tfring._samples import batch_samples
 from tfring.callbacks import BroadcastGlobalVariablesCallback, LearningRateWarmupCallback
 from tfring.compression import Compression
 from tfring.constants import Average, Sum
@@ -27,7 +29,8 @@ class Result:
     Attributes:
         start: Weights before it.
         weights: Weights after it.
-        state: The optimizer's own variables, but for gradients that it has added up.
+        state: The optimizer's own variables, but for its count and for gradients that it has
+            added up.
         iterations: The optimizer's count of updates.
         scale: The loss scale; 1.0 if the loss is not scaled.
     """
@@ -44,8 +47,8 @@ def result_of(start: list[np.ndarray], variables: list[Any], optimizer: Any) -> 
     while isinstance(inner, keras.optimizers.LossScaleOptimizer):
         inner = inner.inner_optimizer
     added_up = set(map(id, getattr(inner, "_accumulated_gradients", None) or []))
-    rate = id(inner._learning_rate)
-    own = [v for v in inner.variables if id(v) not in added_up and id(v) != rate]
+    left_out = {id(inner._iterations), id(inner._learning_rate)} | added_up
+    own = [v for v in inner.variables if id(v) not in left_out]
     scale = 1.0 if optimizer is inner else float(optimizer.dynamic_scale.numpy())
     return Result(
         start=start,
@@ -81,6 +84,7 @@ def distributed(case: Case, variables: list[Any]) -> Any:
     arguments = arguments_of(case, variables)
     arguments["backward_passes_per_step"] = case.passes
     arguments["average_aggregated_gradients"] = case.average_passes
+    arguments["sample_weighted"] = case.sample_weighted
     if case.wrapping == "compile":
         return DistributedOptimizer(stock, **arguments)
     if case.wrapping == "dist(scale)":
@@ -97,7 +101,7 @@ def on_rank(case: Case, rank: int) -> Result:
     start = [
         v.numpy() for v in [*problem.model_of(case).trainable_variables, *problem.extra_of(case)]
     ]
-    x, y = (array[rank] for array in problem.data_of(case))
+    x, y = (array[rank, :, : case.batches[rank]] for array in problem.data_of(case))
     if case.fits:
         optimizer = _fit(case, model, optimizer, x, y)
     else:
@@ -135,7 +139,7 @@ def _fit(case: Case, model: Any, optimizer: Any, x: np.ndarray, y: np.ndarray) -
         model.fit(
             x[batches].reshape(-1, *x.shape[2:]),
             y[batches].reshape(-1, *y.shape[2:]),
-            batch_size=case.batch,
+            batch_size=x.shape[1],
             shuffle=False,
             verbose=0,
             initial_epoch=epoch,
@@ -155,7 +159,10 @@ def _step_of(case: Case, rank: int, model: Any, extra: list[Any], optimizer: Any
         with tape:
             loss = problem.losses(case, model, extra, x, y, case.uses(rank))
             loss = optimizer.scale_loss(loss)
-        optimizer.apply(tape.gradient(loss, [v.value for v in variables]), variables)
+        gradients = tape.gradient(loss, [v.value for v in variables])
+        samples = batch_samples(case.batches[rank]) if case.sample_weighted else nullcontext()
+        with samples:
+            optimizer.apply(gradients, variables)
 
     return tf.function(step) if case.graph else step
 
@@ -189,11 +196,17 @@ def in_one_process(case: Case) -> Result:
 
 def _whole(case: Case, model: Any, extra: list[Any], x: np.ndarray, y: np.ndarray) -> Any:
     """The mean loss over all ranks' samples of some calls."""
+    xs, ys = (
+        [
+            array[rank, :, :batch].reshape(-1, *array.shape[3:])
+            for rank, batch in enumerate(case.batches)
+        ]
+        for array in (x, y)
+    )
     if not extra:
-        whole = [array.reshape(-1, *array.shape[3:]) for array in (x, y)]
-        return problem.losses(case, model, extra, whole[0], whole[1], False)
-    parts = []
-    for rank in range(case.ranks):
-        own = [array[rank].reshape(-1, *array.shape[3:]) for array in (x, y)]
-        parts.append(problem.losses(case, model, extra, own[0], own[1], case.uses(rank)))
+        return problem.losses(case, model, extra, np.concatenate(xs), np.concatenate(ys), False)
+    parts = [
+        problem.losses(case, model, extra, *own, case.uses(rank))
+        for rank, own in enumerate(zip(xs, ys, strict=True))
+    ]
     return tf.add_n(parts) / case.ranks
