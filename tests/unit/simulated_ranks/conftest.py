@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import faulthandler
 import threading
 import types
 from collections.abc import Callable, Sequence
@@ -81,6 +82,8 @@ class Simulation:
             thread.start()
         for thread in threads:
             thread.join(TIMEOUT_S)
+            if thread.is_alive():
+                faulthandler.dump_traceback(all_threads=True)  # where
             assert not thread.is_alive(), f"a rank hangs; calls: {self.calls}"
         first = [error for error in errors if error is not None]
         if first:
