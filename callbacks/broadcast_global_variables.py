@@ -22,10 +22,12 @@ class BroadcastGlobalVariablesCallback(_keras.Callback):
     the data was not sharded (setting `check_batches`).
 
     Sent are `model.weights` and all variables of the optimizer (`iterations`, learning rate,
-    slots, loss scale). The states of random number generators (dropout, augmentation) stay
-    each rank's own. For a model with a `train_step` of its own, slots that do not exist yet
-    are left for it to make, and optimizers other than `model.optimizer` are its own to
-    broadcast (`tfring.broadcast_variables`).
+    slots, loss scale). Gradients that ranks have added up for an update to come
+    (`backward_passes_per_step`, `gradient_accumulation_steps`) stay each rank's own where all
+    have made equally many passes. The states of random number generators (dropout,
+    augmentation) stay each rank's own. For a model with a `train_step` of its own, slots that do
+    not exist yet are left for it to make, and optimizers other than `model.optimizer` are its
+    own to broadcast (`tfring.broadcast_variables`).
 
     Args:
         root_rank: The rank whose values all get, 0 to `size() - 1`.
@@ -126,7 +128,24 @@ class BroadcastGlobalVariablesCallback(_keras.Callback):
             f"#{i}: {tf.as_dtype(v.dtype).name} {tuple(v.shape)}" for i, v in enumerate(variables)
         ]
         _plan.require_alike("broadcast of model and optimizer", lines, _reducer.exchange)
+        kept = set(map(_reducer.key, self._pending()))
+        variables = [v for v in variables if _reducer.key(v) not in kept]
         objects.broadcast_variables(variables, self._root_rank)
+
+    def _pending(self) -> list[Any]:
+        """Gradients of an update that all ranks have come equally far with: each has its part."""
+        chosen = self.model.optimizer
+        sums = [] if chosen is None else optimizer.pending_sums(chosen)
+        if not sums:
+            return []
+        counters = [v for v in optimizer.state_variables(chosen) if _is_counter(v)]
+        mine = [_keras.number(v) for v in counters]
+        alike = len(set(map(tuple, _reducer.exchange(mine, "passes so far")))) == 1
+        return sums if alike else []
+
+
+def _is_counter(variable: Any) -> bool:
+    return not len(variable.shape) and tf.as_dtype(variable.dtype).is_integer
 
 
 def _build_optimizer(model: Any) -> None:

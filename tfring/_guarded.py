@@ -22,7 +22,7 @@ def of_optimizer(optimizer: Any, step: Any, state: Sequence[Any]) -> list[Any]:
         state: Its own variables, without those for local variables.
     """
     trained = _trained(optimizer, step)
-    sums = _native_sums(optimizer)
+    sums = set(map(key, sums_of(optimizer, step)))
     if step is None:
         return distinct([*trained, *(v for v in state if key(v) not in sums)])
     kept = [
@@ -30,7 +30,6 @@ def of_optimizer(optimizer: Any, step: Any, state: Sequence[Any]) -> list[Any]:
     ]
     if step.options.op == Adasum:
         return distinct(kept)
-    sums |= {key(v) for v in step.accumulators(trained)}
     return distinct([*kept, *(v for v in state if key(v) not in sums)])
 
 
@@ -46,9 +45,15 @@ def _trained(optimizer: Any, step: Any) -> list[Any]:
     return list(inner._trainable_variables) if inner.built else []
 
 
-def _native_sums(optimizer: Any) -> set[int]:
-    """Keras' own accumulators (`gradient_accumulation_steps`), reduced only when complete."""
+def sums_of(optimizer: Any, step: Any) -> list[Any]:
+    """Returns what each rank adds up for an update to come, and the counters of these.
+
+    Args:
+        optimizer: Of Keras 3 or Keras 2.
+        step: What reduces for it; None where nothing does.
+    """
+    ours = [] if step is None else list(step.accumulators(_trained(optimizer, step)))
     if _keras.is_legacy(optimizer):
-        return set()
-    inner = _loss_scale.innermost(optimizer)
-    return {key(v) for v in getattr(inner, "_accumulated_gradients", ()) if v is not None}
+        return ours
+    native = getattr(_loss_scale.innermost(optimizer), "_accumulated_gradients", ())
+    return [*ours, *(v for v in native if v is not None)]

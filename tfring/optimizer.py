@@ -262,6 +262,11 @@ def shared_variables(model: Any) -> list[Any]:
     return [*weights, *state_variables(model.optimizer)]
 
 
+def pending_sums(optimizer: Any) -> list[Any]:
+    """Returns what each rank has added up for an update to come."""
+    return _guarded.sums_of(optimizer, _step_of(optimizer))
+
+
 def guarded_variables(optimizer: Any) -> list[Any]:
     """Returns what an optimizer keeps the same on all ranks, bit for bit."""
     step = _step_of(optimizer)

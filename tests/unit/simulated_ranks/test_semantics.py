@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfring.callbacks import BroadcastGlobalVariablesCallback
 from tfring.optimizer import DistributedOptimizer
 
 MODES = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
@@ -177,8 +178,9 @@ def test_what_overwrites_is_the_largest_of_all_ranks(ranks: Any, graph: bool, pa
     assert sim.names().count("optimizer0/bucket0") == 1
 
 
+@pytest.mark.parametrize("broadcasts", [False, True], ids=["", "broadcast"])
 @pytest.mark.parametrize("native", [True, False], ids=["native", "ours"])
-def test_leftovers_of_an_epoch_join_the_next(ranks: Any, native: bool) -> None:
+def test_leftovers_of_an_epoch_join_the_next(ranks: Any, native: bool, broadcasts: bool) -> None:
     def body(rank: int) -> Any:
         layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
         model = keras.Sequential([keras.Input((1,)), layer])
@@ -190,7 +192,8 @@ def test_leftovers_of_an_epoch_join_the_next(ranks: Any, native: bool) -> None:
         x = np.array([[1.0], [3.0], [5.0]], "float32") + 2 * rank
         seen = []
         for _ in range(2):
-            model.fit(x, x, batch_size=1, shuffle=False, verbose=0)
+            first = [BroadcastGlobalVariablesCallback(0)] if broadcasts else []
+            model.fit(x, x, batch_size=1, shuffle=False, callbacks=first, verbose=0)
             seen.append((float(model.get_weights()[0][0, 0]), int(optimizer.iterations)))
         return seen
 
