@@ -15,9 +15,8 @@ import pytest
 import tfring
 from tfring import settings
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+from ..pages import PAGES, Block, blocks, run
+
 # Variables that are no settings: the identity of a worker, and switches of the build.
 NO_SETTINGS = {
     *("TFRING_RANK", "TFRING_SIZE", "TFRING_LOCAL_RANK", "TFRING_LOCAL_SIZE"),
@@ -26,12 +25,6 @@ NO_SETTINGS = {
     *("TFRING_BUILD_TENSORFLOW", "TFRING_BUILD_TESTS", "TFRING_SANITIZE"),
     *("TFRING_PROPERTY_CASES", "TFRING_PROPERTY_SEED"),
 }
-
-
-def blocks(page: Path) -> list[tuple[int, str]]:
-    """The page's Python blocks with the number of the line before each."""
-    text = page.read_text()
-    return [(text.count("\n", 0, m.start(1)), m[1]) for m in BLOCK.finditer(text)]
 
 
 def modules() -> list[str]:
@@ -58,13 +51,12 @@ def programs() -> list[Any]:
 
 @pytest.mark.parametrize(("page", "needed"), programs())
 def test_python_block_runs(
-    page: Path, needed: list[tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, needed: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
-    for line, code in needed:
-        # Tracebacks show the page's own line numbers.
-        exec(compile("\n" * line + code, str(page), "exec"), names)
+    for block in needed:
+        run(page, block, names)
 
 
 def test_there_are_blocks_to_run() -> None:
