@@ -20,7 +20,7 @@ A wish to stop within an epoch waits until all ranks know of it (see `StopWish`)
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -30,6 +30,7 @@ from tfring._options import Options
 from tfring._stop_wish import StopWish
 
 NAME = "callbacks"
+_UNEVEN = "JoinCallback"  # lets ranks have different numbers of batches
 
 
 class Report(NamedTuple):
@@ -37,6 +38,8 @@ class Report(NamedTuple):
 
     place: str  # where in `fit` it is
     epochs: int | None
+    batches: int | None  # of an epoch; None: not known beforehand
+    updates: int | None  # of an epoch
     partners: tuple[str, ...]  # callbacks that talk to those of other ranks
     steps_per_execution: int | None
     stops: bool
@@ -55,6 +58,8 @@ class Agreement:
         options: Of its optimizer; they say which ranks agree.
         variables: Gives the variables that are alike on all ranks, as far as they are made.
         epochs: Of `fit`.
+        batches: Of an epoch, None where that is not known beforehand.
+        passes: Batches for one update.
         partners: Callbacks that must be the same on all ranks.
         check: Gives the digests of what training keeps alike, None where they are not wanted.
         action: What to do where they differ.
@@ -66,6 +71,8 @@ class Agreement:
         options: Options,
         variables: Callable[[], list[Any]],
         epochs: int | None,
+        batches: int | None,
+        passes: int,
         partners: Sequence[str],
         check: Callable[[], _drift.Check | None],
         action: str,
@@ -74,6 +81,8 @@ class Agreement:
         self._options = options
         self._variables = variables
         self._epochs = epochs
+        self._batches = batches
+        self._passes = passes
         self._partners = tuple(partners)
         self._check = check
         self._action = action
@@ -101,6 +110,8 @@ class Agreement:
         report = Report(
             place=place,
             epochs=self._epochs,
+            batches=self._batches,
+            updates=None if self._batches is None else self._batches // self._passes,
             partners=self._partners,
             steps_per_execution=_steps_per_execution(self._model),
             stops=bool(self._model.stop_training),
@@ -149,10 +160,21 @@ def _require_alike(reports: Sequence[Report], ranks: Sequence[int]) -> None:
     elif len({report.partners for report in reports}) > 1:
         what = "These callbacks must be given to fit on all ranks, or on none, in the same order"
         said = [", ".join(report.partners) or "none of them" for report in reports]
+    elif _UNEVEN not in reports[0].partners and _differ(report.updates for report in reports):
+        what = (
+            "All ranks must have equally many batches in an epoch, or they would wait for each "
+            "other. Cut the data by tfring.data.shard, end with the shortest rank by tfring.data."
+            f"shortest or `steps_per_epoch`, or use {_UNEVEN}"
+        )
+        said = [f"{report.batches} batches" for report in reports]
     else:
         return
     received = "; ".join(f"rank {rank}: {text}" for rank, text in zip(ranks, said, strict=True))
     raise tf.errors.FailedPreconditionError(None, None, f"{what}. Received: {received}")
+
+
+def _differ(numbers: Iterable[int | None]) -> bool:
+    return len(set(numbers) - {None}) > 1
 
 
 def _rate(optimizer: Any) -> float | None:

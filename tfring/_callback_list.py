@@ -36,7 +36,7 @@ _MODULE = "tfring.callbacks."
 
 Method = Callable[..., Any]
 # (model, epochs, names of callbacks that must be on all ranks)
-AgreementOf = Callable[[Any, int | None, list[str]], Agreement | None]
+AgreementOf = Callable[[Any, dict[str, Any], list[str]], Agreement | None]
 
 # Callbacks of Keras that leave weights alone, whatever hook.
 _HARMLESS = (
@@ -98,7 +98,7 @@ def _train_begin(agreement_of: AgreementOf, stock: Method) -> Method:
             partners = [
                 type(callback).__name__ for callback in _flat(self) if _is_partner(callback)
             ]
-            setattr(self, _AGREEMENT, agreement_of(self.model, self.params["epochs"], partners))
+            setattr(self, _AGREEMENT, agreement_of(self.model, self.params, partners))
         stock(self, logs)
         for callback in self.callbacks:  # those in lists within the list have had it
             if hasattr(callback, "after_train_begin"):

@@ -401,7 +401,7 @@ def _step_of(optimizer: Any) -> Any:
     return step
 
 
-def _agreement_of(model: Any, epochs: int | None, partners: list[str]) -> Agreement | None:
+def _agreement_of(model: Any, params: dict[str, Any], partners: list[str]) -> Agreement | None:
     step = None if getattr(model, "optimizer", None) is None else _step_of(model.optimizer)
     if step is None or not tf.executing_eagerly() or not world.is_initialized():
         return None
@@ -422,7 +422,17 @@ def _agreement_of(model: Any, epochs: int | None, partners: list[str]) -> Agreem
         guarded = [v for v in guarded_variables(model.optimizer) if v is not rate]
         return _drift.Check(guarded, step.options.process_set)
 
-    return Agreement(model, step.options, variables, epochs, partners, check, action)
+    return Agreement(
+        model,
+        step.options,
+        variables,
+        epochs=params["epochs"],
+        batches=params["steps"],
+        passes=step.passes,
+        partners=partners,
+        check=check,
+        action=action,
+    )
 
 
 def _run_of(optimizer: Any) -> _loss_scale.Run | None:

@@ -271,10 +271,11 @@ def test_momentum_that_a_callback_changes(ranks: Any) -> None:
         ({"epochs": (2, 3)}, "rank 0: begin of epoch 0, epochs=2; rank 1: .* epochs=3"),
         ({"initial_epoch": (0, 1)}, "rank 0: begin of epoch 0, .* rank 1: begin of epoch 1"),
         ({"initial_epoch": (0, 3)}, "rank 0: begin of epoch 0, .* rank 1: end of training"),
+        ({"steps_per_epoch": (2, 3)}, "data.shard.* rank 0: 2 batches; rank 1: 3 batches"),
     ],
-    ids=["epochs", "initial epoch", "nothing to do"],
+    ids=["epochs", "initial epoch", "nothing to do", "batches"],
 )
-def test_other_epochs_on_one_rank(ranks: Any, kwargs: dict[str, Any], text: str) -> None:
+def test_other_epochs_or_batches_on_one_rank(ranks: Any, kwargs: dict[str, Any], text: str) -> None:
     sim = ranks(2)
 
     def body(rank: int) -> None:
@@ -282,6 +283,15 @@ def test_other_epochs_on_one_rank(ranks: Any, kwargs: dict[str, Any], text: str)
             fit([], **{name: values[rank] for name, values in kwargs.items()})
 
     sim.run(body)
+
+
+def test_other_batches_that_make_as_many_updates(ranks: Any) -> None:
+    def body(rank: int) -> int:
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+        fit([], optimizer=optimizer, epochs=1, steps_per_epoch=2 + rank)
+        return int(optimizer.iterations)
+
+    assert ranks(2).run(body) == [1, 1]
 
 
 @pytest.mark.parametrize("callback", [MetricAverageCallback, JoinCallback])
