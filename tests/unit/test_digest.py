@@ -46,7 +46,7 @@ def test_same_bits_same_digest(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
-@pytest.mark.parametrize("size", [1, 33])
+@pytest.mark.parametrize("size", [1, 33, 1 << 16])
 def test_one_bit_is_seen(dtype: str, size: int) -> None:
     values = _bits(dtype, size)
     seen = {_of(values)}
@@ -68,11 +68,12 @@ def test_every_bit_of_a_float_is_seen() -> None:
     assert len(digests) == 1 + values.size * 32
 
 
+@pytest.mark.parametrize("size", [100, 1 << 16], ids=["small", "large"])
 @pytest.mark.parametrize("pair", [(0, 1), (0, 16), (3, 99), (8, 72)])
-def test_swapped_elements_are_seen(pair: tuple[int, int]) -> None:
-    values = np.ones(100, "float32")
+def test_swapped_elements_are_seen(pair: tuple[int, int], size: int) -> None:
+    values = np.ones(size, "float32")
     values[pair[0]] = -1.0
-    swapped = np.ones(100, "float32")
+    swapped = np.ones(size, "float32")
     swapped[pair[1]] = -1.0
     assert _of(values) != _of(swapped)
 
