@@ -111,7 +111,7 @@ class MetricAverageCallback(_keras.Callback):
             self.before_epoch_end(epoch, logs)
         before = self._combined or {}
         new = {k: v for k, v in logs.items() if k not in before or v is not before[k]}
-        mine = _metric_reports.report(new, [self._train, self._validation])
+        mine = _metric_reports.report_of_logs(new, [self._train, self._validation])
         logs.update(
             _metric_reports.averages(_metric_reports.exchange(mine, "metric average, later"))
         )

@@ -118,12 +118,22 @@ def report(logs: dict[str, Any], snapshots: Sequence[Snapshot | None]) -> Report
         logs: By name, with the snapshots' prefixes.
         snapshots: The first is that of logs without a prefix.
     """
-    entries = {}
-    for name, value in logs.items():
-        array = np.asarray(value)
-        if array.dtype.kind in "fiub":
-            entries[name] = _entry(name, array, snapshots)
-    return Report(entries, [None if each is None else each.sent() for each in snapshots])
+    sent = [None if each is None else each.sent() for each in snapshots]
+    return Report(_entries(logs, snapshots), sent)
+
+
+def report_of_logs(logs: dict[str, Any], snapshots: Sequence[Snapshot | None]) -> Report:
+    """Returns what this rank sends where logs are to be averaged only; as `report`."""
+    return Report(_entries(logs, snapshots), [])
+
+
+def _entries(logs: dict[str, Any], snapshots: Sequence[Snapshot | None]) -> dict[str, Entry]:
+    arrays = {name: np.asarray(value) for name, value in logs.items()}
+    return {
+        name: _entry(name, array, snapshots)
+        for name, array in arrays.items()
+        if array.dtype.kind in "fiub"
+    }
 
 
 def exchange(mine: Report, name: str) -> list[Report]:
