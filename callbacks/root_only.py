@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfring import _keras, _root, objects, optimizer, world
+from tfring import _digest, _keras, _root, objects, optimizer, world
 from tfring.callbacks import _learning_rate
 
 _BATCH_ENDS = ("on_batch_end", "on_train_batch_end", "on_test_batch_end", "on_predict_batch_end")
@@ -103,10 +103,10 @@ class RootOnly(_keras.Callback):
             return
 
         def begin() -> tuple[bool, Any]:
-            before = _values(self.model)
+            before = _digests(self.model)
             with self._whole_saves():
                 self.callback.on_train_begin(logs)
-            return before != _values(self.model), _initial_epoch(self.model)
+            return before != _digests(self.model), _initial_epoch(self.model)
 
         restored, epoch = _root.on_root(begin, f"run {self._name()}.on_train_begin")
         if hasattr(self.model, "_initial_epoch"):
@@ -208,14 +208,15 @@ def _changed(before: Logs, after: Logs) -> Logs:
 
 
 def _variables(model: Any) -> list[Any]:
+    """The weights and the state of the optimizer, but for what each rank keeps of its own."""
     if not model.built:
         return []
-    chosen = getattr(model, "optimizer", None)
-    return [*model.weights, *([] if chosen is None else optimizer.state_variables(chosen))]
+    has_optimizer = getattr(model, "optimizer", None) is not None
+    return optimizer.shared_variables(model) if has_optimizer else list(model.weights)
 
 
-def _values(model: Any) -> list[bytes]:
-    return [np.asarray(v.numpy()).tobytes() for v in _variables(model)]
+def _digests(model: Any) -> list[int]:
+    return list(map(int, _digest.digest(_variables(model))))
 
 
 def _broadcast(model: Any) -> None:
