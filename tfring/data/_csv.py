@@ -53,8 +53,8 @@ def read_csv(
     Every rank calls it with the same arguments. The parts of the ranks are disjoint and hold all
     rows together. Each file is read once before, each rank reading some of them, to count and
     check the rows: one that does not fit the columns fails the call on all ranks, and the error
-    names the file. Two collectives. Rows are parsed by `tf.data.experimental.CsvDataset`; a quoted
-    value may hold line ends. Files that begin as those of gzip are unpacked.
+    names the file. Three collectives. Rows are parsed by `tf.data.experimental.CsvDataset`; a
+    quoted value may hold line ends. Files that begin as those of gzip are unpacked.
 
     Args:
         files: a folder, a glob, a file, or a list of files; sorted by path. Hidden files (`.crc`,
