@@ -128,7 +128,8 @@ class Step:
             return carried
         places = self._build_aggregation(self._aggregation, variables)
         _, own = self.local.split(variables)
-        return self._aggregation.variables_at([p for i, p in enumerate(places) if i not in own])
+        places = [place for i, place in enumerate(places) if i not in own]
+        return [*carried, *self._aggregation.variables_at(places)]
 
     def _build_aggregation(self, aggregation: Aggregation, variables: Sequence[Any]) -> list[int]:
         """Makes accumulators; returns the places of the items of a call in them."""

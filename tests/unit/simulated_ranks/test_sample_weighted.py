@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfring import Adasum, Sum, batch_samples
 from tfring.compression import Compression
-from tfring.optimizer import DistributedOptimizer
+from tfring.optimizer import DistributedOptimizer, state_variables
 from tfring.tape import DistributedGradientTape
 
 MODES = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
@@ -98,6 +98,22 @@ def test_with_loss_scaling_and_native_passes(ranks: Any, graph: bool, inside: bo
     sim, values = run(ranks, make, batches, graph)
     assert values == [[0.0, 0.0, -4.0]] * 2
     assert sim.names() == ["optimizer0/finite"] * 3 + ["optimizer0/bucket0"]
+
+
+def test_numbers_of_all_passes_are_state(ranks: Any) -> None:
+    """As where gradients add up by Keras and by us: what `JoinCallback` copies, say."""
+
+    def body(rank: int) -> list[list[float]]:
+        stock = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+        optimizer, w = weighted(stock, backward_passes_per_step=2), keras.Variable(0.0)
+        step = stepper(optimizer, [w], graph=False)
+        for number in (64.0, 128.0, 32.0):
+            step(number, tf.constant(1.0))
+        values = [v.numpy() for v in state_variables(optimizer) if v.shape == (2,)]
+        return sorted(value.tolist() for value in values)
+
+    # In units of 64: of the two passes that Keras has, and of the one that we have.
+    assert ranks(2).run(body) == [[[0.5, 0.0], [3.0, 0.0]]] * 2
 
 
 @MODES
