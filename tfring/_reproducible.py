@@ -28,12 +28,13 @@ otherwise. docs/training.md has measurements.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfring import _plan, collectives
+from tfring._aggregation import Aggregation
 from tfring._options import Options, is_overwritten, label
 from tfring.constants import Average, Sum
 
@@ -164,8 +165,8 @@ def _over_ranks(gradients: Sequence[Any], name: str, options: Options) -> list[A
     return result
 
 
-class FixedAggregation:
-    """Adds up gradients on this rank, as `LocalAggregation` does, in fixed point.
+class FixedAggregation(Aggregation):
+    """Adds up in fixed point: limbs, int64 of the variable's shape, and how many were bad.
 
     Args:
         passes: Number of calls whose gradients make one total.
@@ -174,29 +175,9 @@ class FixedAggregation:
     """
 
     def __init__(self, passes: int, average: bool, options: Options) -> None:
-        self._passes = passes
-        self._average = average
+        super().__init__(passes, average)
         self._options = options
         self._bits = 0
-        self._counter: tf.Variable | None = None  # int64, calls since the last total
-        # By position: limbs, int64 of the variable's shape, and an int64 scalar, the bad ones.
-        self._totals: dict[int, list[tf.Variable]] = {}
-
-    @property
-    def passes(self) -> int:
-        """Number of calls whose gradients make one total."""
-        return self._passes
-
-    @property
-    def average(self) -> bool:
-        """Whether the total is divided by their number."""
-        return self._average
-
-    def variables_at(self, positions: Sequence[int]) -> list[tf.Variable]:
-        """The counter, then the accumulators of some positions in their order."""
-        if self._counter is None:
-            return []
-        return [self._counter, *(v for p in sorted(positions) for v in self._totals[p])]
 
     def build(self, variables: Sequence[Any], positions: Sequence[int]) -> None:
         """Makes the accumulators that are not there yet, eagerly also in a trace."""
@@ -204,68 +185,26 @@ class FixedAggregation:
         if bits != self._bits:  # first use, or a world of another size
             self._bits = bits
             self._totals.clear()
-        with tf.init_scope():
-            if self._counter is None:
-                self._counter = tf.Variable(0, dtype=tf.int64, trainable=False)
-            for variable, position in zip(variables, positions, strict=True):
-                if is_overwritten(variable):
-                    raise NotImplementedError(
-                        "`reproducible=True` with backward_passes_per_step cannot train what "
-                        f"float8 layers overwrite with a gradient. Received: `{label(variable)}`"
-                    )
-                if position not in self._totals:
-                    count = limb_count(tf.as_dtype(variable.dtype))
-                    zeros = [tf.zeros(variable.shape, tf.int64)] * count
-                    self._totals[position] = [
-                        tf.Variable(value, trainable=False)
-                        for value in [*zeros, tf.constant(0, tf.int64)]
-                    ]
+        for variable in variables:
+            if is_overwritten(variable):
+                raise NotImplementedError(
+                    "`reproducible=True` with backward_passes_per_step cannot train what "
+                    f"float8 layers overwrite with a gradient. Received: `{label(variable)}`"
+                )
+        super().build(variables, positions)
 
-    def run(
-        self,
-        gradients: Sequence[Any],
-        positions: Sequence[int],
-        apply: Callable[[list[Any]], None],
-    ) -> None:
-        """Adds `gradients`; at every `passes`-th call gives the total to `apply`.
+    def _zeros(self, position: int, variable: Any) -> list[Any]:
+        count = limb_count(tf.as_dtype(variable.dtype))
+        return [*[tf.zeros(variable.shape, tf.int64)] * count, tf.constant(0, tf.int64)]
 
-        Args:
-            gradients: Dense tensors; None is left out and stays None in the total.
-            positions: The position of each gradient.
-            apply: Called inside a `tf.cond` when in a graph, on all ranks at the same
-                call.
-        """
-        if self._counter is None:
-            raise RuntimeError("FixedAggregation.build was not called")
-        counter = self._counter
-        dtypes = [None if gradient is None else gradient.dtype for gradient in gradients]
-        for gradient, position in zip(gradients, positions, strict=True):
-            if gradient is not None:
-                self._add(self._totals[position], gradient)
-
-        def flush() -> None:
-            apply(self._take(dtypes, positions))
-            counter.assign(0)
-
-        tf.cond(counter.assign_add(1) >= self._passes, flush, lambda: None)
-
-    def _add(self, totals: list[tf.Variable], gradient: Any) -> None:
+    def _add(self, position: int, gradient: Any) -> None:
         fixed = encoded(gradient, self._bits)
-        *limbs, bad = totals
+        *limbs, bad = self._totals[position]
         # A float16 variable may get a float32 gradient, not one of float64.
         for total, limb in zip(limbs, fixed.limbs, strict=True):
             total.assign_add(limb)
         bad.assign_add(fixed.bad)
 
-    def _take(self, dtypes: Sequence[tf.DType | None], positions: Sequence[int]) -> list[Any]:
-        divisor = self._passes if self._average else 1
-        result: list[Any] = []
-        for dtype, position in zip(dtypes, positions, strict=True):
-            if dtype is None:
-                result.append(None)
-                continue
-            *limbs, bad = (total.read_value() for total in self._totals[position])
-            for total in self._totals[position]:
-                total.assign(tf.zeros(total.shape, tf.int64))
-            result.append(Fixed(limbs, bad, self._bits, dtype, divisor))
-        return result
+    def _take(self, dtype: tf.DType, position: int) -> Any:
+        *limbs, bad = self._taken(position)
+        return Fixed(limbs, bad, self._bits, dtype, self._passes if self._average else 1)
