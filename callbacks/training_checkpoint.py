@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from tfring import _keras, _root, world
+from tfring import _callback_list, _keras, _root, world
 from tfring.checkpoints import _callbacks, _entries, _files, _ranks, checkpoint
 from tfring.checkpoints._passing import Passing
 
@@ -118,7 +118,7 @@ class TrainingCheckpoint(_keras.Callback):
             callbacks: the `keras.callbacks.CallbackList` of `fit`.
         """
         checkpoint.require_built(self.model)
-        self._callbacks = list(_flat(callbacks))
+        self._callbacks = list(_callback_list.flat(callbacks))
         self._check_others()
         self._former_epoch = self.model._initial_epoch
         self._passing, self._metrics = None, {}
@@ -261,11 +261,3 @@ def _is_over(callback: Any) -> bool:
     """Whether a callback has ended the training for good, unlike one that ends a job in time."""
     inner = getattr(callback, "_tfring_root_only", callback)
     return isinstance(inner, keras.callbacks.EarlyStopping) and inner.stopped_epoch > 0
-
-
-def _flat(callbacks: Any) -> Iterator[Any]:
-    for callback in callbacks.callbacks:
-        if isinstance(callback, type(callbacks)):
-            yield from _flat(callback)
-        else:
-            yield callback

@@ -95,9 +95,7 @@ def _train_begin(agreement_of: AgreementOf, stock: Method) -> Method:
                 setattr(callback, _INNER, True)  # this one speaks for it
         setattr(self, _AGREEMENT, None)
         if not vars(self).pop(_INNER, False) and _is_of_fit(self):
-            partners = [
-                type(callback).__name__ for callback in _flat(self) if _is_partner(callback)
-            ]
+            partners = [type(callback).__name__ for callback in flat(self) if _is_partner(callback)]
             setattr(self, _AGREEMENT, agreement_of(self.model, self.params, partners))
         stock(self, logs)
         for callback in self.callbacks:  # those in lists within the list have had it
@@ -209,7 +207,7 @@ def _is_partner(callback: Any) -> bool:
 
 def _may_change(callbacks: Any, hook: str) -> bool:
     """Whether a callback may change weights in a hook: it has the hook, and is not known."""
-    for each in _flat(callbacks):
+    for each in flat(callbacks):
         callback = getattr(each, "_tfring_root_only", each)  # what RootOnly wraps
         cls = type(callback)
         known = _keras.of(callback).callbacks
@@ -223,17 +221,18 @@ def _may_change(callbacks: Any, hook: str) -> bool:
     return False
 
 
-def _flat(callbacks: Any) -> Iterator[Any]:
+def flat(callbacks: Any) -> Iterator[Any]:
+    """The callbacks of a list, also those in lists within it."""
     for callback in callbacks.callbacks:
         if _is_list(callback):
-            yield from _flat(callback)
+            yield from flat(callback)
         else:
             yield callback
 
 
 def _methods(callbacks: Any, name: str) -> Iterator[Method]:
     """The methods of this name of all callbacks, also of those in lists within the list."""
-    for callback in _flat(callbacks):
+    for callback in flat(callbacks):
         method = getattr(callback, name, None)
         if method is not None:
             yield method
