@@ -123,10 +123,7 @@ class BroadcastGlobalVariablesCallback(_keras.Callback):
         if model.optimizer is not None:
             variables += optimizer.state_variables(model.optimizer)
         variables = [v for v in variables if _reducer.key(v) not in self._local]
-        # Without names: ranks may have numbered their layers differently.
-        lines = [
-            f"#{i}: {tf.as_dtype(v.dtype).name} {tuple(v.shape)}" for i, v in enumerate(variables)
-        ]
+        lines = _plan.lines_of(variables)
         _plan.require_alike("broadcast of model and optimizer", lines, _reducer.exchange)
         kept = set(map(_reducer.key, self._pending()))
         variables = [v for v in variables if _reducer.key(v) not in kept]

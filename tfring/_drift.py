@@ -48,10 +48,7 @@ class Check:
         self._variables = list(variables)
         self._process_set = process_set
         self._digests = digest(self._variables)
-        # Without names: ranks may have numbered their layers differently.
-        self._lines = [
-            f"#{i}: {tf.as_dtype(v.dtype).name} {tuple(v.shape)}" for i, v in enumerate(variables)
-        ]
+        self._lines = _plan.lines_of(self._variables)
         of_lines = hashlib.sha256("\n".join(self._lines).encode())
         #: 16 bytes that are the same on all ranks if and only if all variables are.
         self.summary = hashlib.sha256(self._digests.tobytes() + of_lines.digest()).digest()[:16]

@@ -202,6 +202,12 @@ def agree(
     )
 
 
+def lines_of(variables: Sequence[Any]) -> list[str]:
+    """Says of each variable what must be alike on all ranks, for `require_alike`."""
+    # Without names: ranks may have numbered their layers differently.
+    return [f"#{i}: {tf.as_dtype(v.dtype).name} {tuple(v.shape)}" for i, v in enumerate(variables)]
+
+
 def require_alike(
     name: str,
     lines: Sequence[str],
