@@ -12,6 +12,7 @@ from tfring import _digest, _keras, _root, objects, optimizer, world
 from tfring.callbacks import _learning_rate
 
 _BATCH_ENDS = ("on_batch_end", "on_train_batch_end", "on_test_batch_end", "on_predict_batch_end")
+_WAITED = ("on_epoch_begin", "on_epoch_end", "on_train_end")
 
 Logs = dict[str, Any]
 
@@ -49,7 +50,7 @@ class RootOnly(_keras.Callback):
     no callback that calls collectives; those of tfring are not accepted.
 
     Args:
-        callback: of the Keras in use. Make it on every rank; elsewhere than on rank 0 none of its
+        callback: of the Keras in use. Make one on every rank; elsewhere than on rank 0 none of its
             methods is called.
 
     Raises:
@@ -78,6 +79,7 @@ class RootOnly(_keras.Callback):
                 f"callback={callback!r}. Give it to fit as it is."
             )
         self.callback = callback
+        self._waits: list[str] | None = None  # the hooks of rank 0's; None: not told yet
 
     @property
     def async_safe(self) -> bool:
@@ -99,16 +101,18 @@ class RootOnly(_keras.Callback):
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Waits for rank 0, then takes over what its callback restored."""
-        if not self._has("on_train_begin"):
-            return
 
-        def begin() -> tuple[bool, Any]:
-            before = _digests(self.model)
-            with self._whole_saves():
-                self.callback.on_train_begin(logs)
-            return before != _digests(self.model), _initial_epoch(self.model)
+        def begin() -> tuple[bool, Any, list[str]]:
+            restored = False
+            if self._has("on_train_begin"):
+                before = _digests(self.model)
+                with self._whole_saves():
+                    self.callback.on_train_begin(logs)
+                restored = before != _digests(self.model)
+            waits = [name for name in _WAITED if self._has(name)]
+            return restored, _initial_epoch(self.model), waits
 
-        restored, epoch = _root.on_root(begin, f"run {self._name()}.on_train_begin")
+        restored, epoch, self._waits = _root.on_root(begin, f"run {self._name()}.on_train_begin")
         if hasattr(self.model, "_initial_epoch"):
             self.model._initial_epoch = epoch
         if restored:
@@ -141,7 +145,8 @@ class RootOnly(_keras.Callback):
 
     def _wait(self, name: str, *args: Any) -> None:
         """Calls a hook on rank 0; the other ranks wait, and follow what it decided."""
-        if not self._has(name):
+        # Rank 0's callback may have a hook that others lack: LambdaCallback(on_epoch_end=...).
+        if not (self._has(name) if self._waits is None else name in self._waits):
             return
         logs = args[-1]
 
@@ -164,7 +169,7 @@ class RootOnly(_keras.Callback):
             logs.update(new_logs)
 
     def _has(self, name: str) -> bool:
-        """Whether the callback does something there: alike on all ranks."""
+        """Whether this rank's callback does something there."""
         method = getattr(self.callback, name)
         if name.endswith(("_train_batch_begin", "_train_batch_end")):  # call the older names
             older = name.replace("_train", "")

@@ -89,6 +89,11 @@ class Agreement:
         self._rate = _rate(model.optimizer)
         self.stop_wish = StopWish(model, options)
 
+    def begin(self) -> None:
+        """Requires that all ranks have the callbacks that wait for each other."""
+        with self.around("begin of training", may_change=False):
+            pass
+
     @contextlib.contextmanager
     def around(self, place: str, *, may_change: bool, after_epoch: bool = False) -> Iterator[None]:
         """Runs callbacks in its body, then agrees.

@@ -33,6 +33,11 @@ _INSTALLED = "_tfring_installed"
 _AGREEMENT = "_tfring_agreement"  # of the `fit` that goes on
 _INNER = "_tfring_inner"  # whether a list is in another one
 _MODULE = "tfring.callbacks."
+_ROOT_ONLY = "_tfring_root_only"  # what RootOnly wraps
+# In these, callbacks of ours wait for those of other ranks, in the order of the list.
+_WAITING_HOOKS = ("after_train_begin", "after_last_batch", "before_epoch_end")
+# These wait within a batch, wherever they stand.
+_WAITING_ANYWHERE = ("BroadcastGlobalVariablesCallback",)
 
 Method = Callable[..., Any]
 # (model, epochs, names of callbacks that must be on all ranks)
@@ -95,8 +100,10 @@ def _train_begin(agreement_of: AgreementOf, stock: Method) -> Method:
                 setattr(callback, _INNER, True)  # this one speaks for it
         setattr(self, _AGREEMENT, None)
         if not vars(self).pop(_INNER, False) and _is_of_fit(self):
-            partners = [type(callback).__name__ for callback in flat(self) if _is_partner(callback)]
-            setattr(self, _AGREEMENT, agreement_of(self.model, self.params, partners))
+            agreement = agreement_of(self.model, self.params, _partners(self))
+            setattr(self, _AGREEMENT, agreement)
+            if agreement is not None:  # before a callback waits for one that others lack
+                agreement.begin()
         stock(self, logs)
         for callback in self.callbacks:  # those in lists within the list have had it
             if hasattr(callback, "after_train_begin"):
@@ -199,16 +206,27 @@ def _is_list(callback: Any) -> bool:
     return isinstance(callback, _keras.of(callback).callbacks.CallbackList)
 
 
-def _is_partner(callback: Any) -> bool:
-    """Whether a callback waits for the same one of other ranks."""
-    has_hook = hasattr(callback, "before_epoch_end") or hasattr(callback, "after_last_batch")
-    return has_hook and type(callback).__module__.startswith(_MODULE)
+def _partners(callbacks: Any) -> list[str]:
+    """Names of the callbacks that wait for the same ones of other ranks."""
+    ordered, anywhere = [], []
+    for callback in flat(callbacks):
+        name = type(callback).__name__
+        inner = getattr(callback, _ROOT_ONLY, None)
+        if not type(callback).__module__.startswith(_MODULE):
+            continue
+        if inner is not None:
+            ordered.append(f"{name}({type(inner).__name__})")
+        elif any(hasattr(callback, hook) for hook in _WAITING_HOOKS):
+            ordered.append(name)
+        elif name in _WAITING_ANYWHERE:
+            anywhere.append(name)
+    return [*ordered, *sorted(anywhere)]
 
 
 def _may_change(callbacks: Any, hook: str) -> bool:
     """Whether a callback may change weights in a hook: it has the hook, and is not known."""
     for each in flat(callbacks):
-        callback = getattr(each, "_tfring_root_only", each)  # what RootOnly wraps
+        callback = getattr(each, _ROOT_ONLY, each)
         cls = type(callback)
         known = _keras.of(callback).callbacks
         if cls.__module__.startswith(_MODULE) or cls in [

@@ -89,7 +89,9 @@ def whole_saves(model: Any) -> Iterator[None]:
 
     Left as they are: addresses such as "gs://...", folders, and weights in several files.
     """
-    names = [name for name in ("save", "save_weights") if hasattr(model, name)]
+    # Not once more around: a callback may train or evaluate the model in its turn.
+    own = vars(model)
+    names = [n for n in ("save", "save_weights") if hasattr(model, n) and n not in own]
     for name in names:
         # Past Keras' attribute tracking.
         object.__setattr__(model, name, _whole(getattr(model, name)))

@@ -12,7 +12,13 @@ import pytest
 import tensorflow as tf
 
 from tfring import _stop_wish, objects
-from tfring.callbacks import JoinCallback, MetricAverageCallback
+from tfring.callbacks import (
+    BroadcastGlobalVariablesCallback,
+    JoinCallback,
+    MetricAverageCallback,
+    RootOnly,
+    TrainingCheckpoint,
+)
 from tfring.optimizer import DistributedOptimizer
 
 C = keras.callbacks
@@ -268,7 +274,7 @@ def test_momentum_that_a_callback_changes(ranks: Any) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "text"),
     [
-        ({"epochs": (2, 3)}, "rank 0: begin of epoch 0, epochs=2; rank 1: .* epochs=3"),
+        ({"epochs": (2, 3)}, "rank 0: begin of training, epochs=2; rank 1: .* epochs=3"),
         ({"initial_epoch": (0, 1)}, "rank 0: begin of epoch 0, .* rank 1: begin of epoch 1"),
         ({"initial_epoch": (0, 3)}, "rank 0: begin of epoch 0, .* rank 1: end of training"),
         ({"steps_per_epoch": (2, 3)}, "data.shard.* rank 0: 2 batches; rank 1: 3 batches"),
@@ -294,13 +300,21 @@ def test_other_batches_that_make_as_many_updates(ranks: Any) -> None:
     assert ranks(2).run(body) == [1, 1]
 
 
-@pytest.mark.parametrize("callback", [MetricAverageCallback, JoinCallback])
-def test_a_callback_that_one_rank_lacks(ranks: Any, callback: Any) -> None:
-    name = callback.__name__
-
+@pytest.mark.parametrize("of", [0, 1])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (MetricAverageCallback, "MetricAverageCallback"),
+        (JoinCallback, "JoinCallback"),
+        (lambda: BroadcastGlobalVariablesCallback(0), "BroadcastGlobalVariablesCallback"),
+        (lambda: TrainingCheckpoint("unused"), "TrainingCheckpoint"),
+        (lambda: RootOnly(C.CSVLogger("unused.csv")), r"RootOnly\(CSVLogger\)"),
+    ],
+)
+def test_a_callback_that_one_rank_lacks(ranks: Any, make: Any, name: str, of: int) -> None:
     def body(rank: int) -> None:
-        with pytest.raises(tf.errors.FailedPreconditionError, match=f"rank 1: {name}"):
-            fit(on(rank, 1, callback()))
+        with pytest.raises(tf.errors.FailedPreconditionError, match=f"rank {of}: {name}"):
+            fit(on(rank, of, make()))
 
     ranks(2).run(body)
 

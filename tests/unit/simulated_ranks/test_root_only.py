@@ -108,6 +108,17 @@ def test_the_former_file_stays_until_the_new_one_is_whole(
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end", "on_train_end"])
+def test_a_hook_that_only_rank_0_has(ranks: Any, hook: str) -> None:
+    def body(rank: int) -> int:
+        seen: list[Any] = []
+        hooks = {hook: lambda *args: seen.append(args)} if rank == 0 else {}
+        fit(rank, [RootOnly(k.LambdaCallback(**hooks))], epochs=1)
+        return len(seen)
+
+    assert ranks(2).run(body) == [1, 0]
+
+
 def test_a_failure_reaches_all(ranks: Any, tmp_path: Path) -> None:
     class Full(k.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -123,6 +134,22 @@ def test_a_failure_reaches_all(ranks: Any, tmp_path: Path) -> None:
         ("OSError", text),
         ("RuntimeError", f"Rank 0 could not run Full.on_epoch_end: OSError: {text}"),
     ]
+
+
+def test_files_of_a_callback_that_evaluates(ranks: Any, tmp_path: Path) -> None:
+    class Evaluates(k.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            x = np.ones((2, 2), "float32")
+            inner = RootOnly(k.LambdaCallback(on_test_end=lambda logs: None))
+            self.model.evaluate(x, x[:, :1], verbose=0, callbacks=[inner])
+            self.model.save(tmp_path / "whole.keras")
+
+    def body(rank: int) -> bool:
+        model, _ = fit(rank, [RootOnly(Evaluates())], epochs=1)
+        return "save" in vars(model)
+
+    assert ranks(2).run(body) == [False, False]
+    assert [p.name for p in tmp_path.iterdir()] == ["whole.keras"]
 
 
 def test_what_it_decides_counts_on_all_ranks(ranks: Any) -> None:
@@ -179,8 +206,7 @@ def test_hooks_without_work_cost_no_exchange(ranks: Any, monkeypatch: Any) -> No
     monkeypatch.setattr(world, "rank", lambda: 1)
     log = RootOnly(k.Callback())
     assert log.async_safe
-    for name in ("on_train_begin", "on_train_end"):
-        getattr(log, name)()
+    log.on_train_end()
     for name in ("on_epoch_begin", "on_epoch_end", "on_train_batch_end", "on_test_batch_end"):
         getattr(log, name)(0)
 
