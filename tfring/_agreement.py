@@ -4,8 +4,8 @@ A callback that is given on one rank only, or that decides by something local (t
 its own batch), stops training, or changes the learning rate or the weights, on that rank alone. Its
 rank then makes other updates than its peers, or fewer collectives, and they wait for it.
 
-So, in a `fit` whose optimizer is distributed, ranks exchange one small report after the callbacks
-of each epoch's begin, each epoch's end and the end of training:
+So, in a `fit` whose optimizer is distributed, ranks exchange one small report before the callbacks
+of training's begin, and after those of each epoch's begin, each epoch's end and training's end:
 
 * A wish to stop of any rank counts for all.
 * The learning rate is that of the lowest rank where it changed since the last report.
