@@ -39,7 +39,7 @@ class Report(NamedTuple):
     place: str  # where in `fit` it is
     epochs: int | None
     batches: int | None  # of an epoch; None: not known beforehand
-    updates: int | None  # of an epoch
+    updates: int | None  # of an epoch; of several epochs, batches
     partners: tuple[str, ...]  # callbacks that talk to those of other ranks
     steps_per_execution: int | None
     stops: bool
@@ -116,7 +116,7 @@ class Agreement:
             place=place,
             epochs=self._epochs,
             batches=self._batches,
-            updates=None if self._batches is None else self._batches // self._passes,
+            updates=self._updates(),
             partners=self._partners,
             steps_per_execution=_steps_per_execution(self._model),
             stops=bool(self._model.stop_training),
@@ -131,6 +131,11 @@ class Agreement:
         states = [each.state for each in reports if each.state is not None]
         if check is not None and len(states) == len(reports):
             check.settle(states, reports[0].action, f"at the {place}")
+
+    def _updates(self) -> int | None:
+        if self._batches is None or self._epochs != 1:
+            return self._batches  # what an epoch leaves over counts in the next one
+        return self._batches // self._passes
 
     def _digests(self) -> list[int]:
         return [int(number) for number in _digest.digest(self._variables())]
