@@ -122,6 +122,8 @@ def _fit(case: Case, model: Any, optimizer: Any, x: np.ndarray, y: np.ndarray) -
         steps_per_execution=case.per_execution,
     )
     callbacks: list[Any] = []
+    if case.broadcast:
+        callbacks.append(BroadcastGlobalVariablesCallback(0))
     if case.schedule == "warmup":
         callbacks.append(
             LearningRateWarmupCallback(
@@ -134,8 +136,6 @@ def _fit(case: Case, model: Any, optimizer: Any, x: np.ndarray, y: np.ndarray) -
     per_epoch = problem.CALLS_PER_EPOCH if case.schedule == "warmup" else case.calls
     for epoch, first in enumerate(range(0, case.calls, per_epoch)):
         batches = slice(first, first + per_epoch)
-        # Once: later it would replace what other ranks than the first have added up by then.
-        start = [BroadcastGlobalVariablesCallback(0)] if case.broadcast and not epoch else []
         model.fit(
             x[batches].reshape(-1, *x.shape[2:]),
             y[batches].reshape(-1, *y.shape[2:]),
@@ -144,7 +144,7 @@ def _fit(case: Case, model: Any, optimizer: Any, x: np.ndarray, y: np.ndarray) -
             verbose=0,
             initial_epoch=epoch,
             epochs=epoch + 1,
-            callbacks=[*start, *callbacks],
+            callbacks=callbacks,
         )
     return model.optimizer
 
