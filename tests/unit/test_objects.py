@@ -10,7 +10,9 @@ import tfring as hvd
 pytestmark = pytest.mark.usefixtures("world")
 
 
-@pytest.mark.parametrize("obj", [None, 0, "text", {"a": [1, 2.5]}, b"", lambda: 3], ids=lambda obj: type(obj).__name__)
+@pytest.mark.parametrize(
+    "obj", [None, 0, "text", {"a": [1, 2.5]}, b"", lambda: 3], ids=lambda obj: type(obj).__name__
+)
 def test_object_of_one(obj: object) -> None:
     assert hvd.broadcast_object(obj) is obj
     (copy,) = hvd.allgather_object(obj)
