@@ -24,7 +24,8 @@ class JoinCallback(_keras.Callback):
     To leave the surplus out instead, see `tfring.data.shortest`.
 
     Raises:
-        ValueError: By `fit`, when the optimizer is not distributed, or for a process set; at the
+        ValueError: By `fit`, when the optimizer is not distributed, or for a process set, or the
+            model has another one that is distributed, as a GAN; at the
             end of the first epoch, when this rank had no batch and `run_eagerly` is on.
         tf.errors.FailedPreconditionError: By `fit`, on all ranks, when some do not have this
             callback; in a batch, when the step does more than allreduce.
@@ -55,7 +56,12 @@ class JoinCallback(_keras.Callback):
                 "JoinCallback is for optimizers that DistributedOptimizer made, over all ranks: "
                 f"join is not for process sets. Received: optimizer={self.model.optimizer!r}"
             )
-
+        others = optimizer.other_distributed(self.model)
+        if others:
+            raise ValueError(
+                "JoinCallback is for models with one distributed optimizer, whose state it copies. "
+                f"Received: others in {', '.join(others)}. Use tfring.data.shortest."
+            )
         self._start = self._counters()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

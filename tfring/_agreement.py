@@ -39,7 +39,6 @@ class Report(NamedTuple):
     place: str  # where in `fit` it is
     epochs: int | None
     batches: int | None  # of an epoch; None: not known beforehand
-    updates: int | None  # of an epoch; of several epochs, batches
     partners: tuple[str, ...]  # callbacks that talk to those of other ranks
     steps_per_execution: int | None
     stops: bool
@@ -59,7 +58,6 @@ class Agreement:
         variables: Gives the variables that are alike on all ranks, as far as they are made.
         epochs: Of `fit`.
         batches: Of an epoch, None where that is not known beforehand.
-        passes: Batches for one update.
         partners: Callbacks that must be the same on all ranks.
         check: Gives the digests of what training keeps alike, None where they are not wanted.
         action: What to do where they differ.
@@ -72,7 +70,6 @@ class Agreement:
         variables: Callable[[], list[Any]],
         epochs: int | None,
         batches: int | None,
-        passes: int,
         partners: Sequence[str],
         check: Callable[[], _drift.Check | None],
         action: str,
@@ -82,7 +79,6 @@ class Agreement:
         self._variables = variables
         self._epochs = epochs
         self._batches = batches
-        self._passes = passes
         self._partners = tuple(partners)
         self._check = check
         self._action = action
@@ -116,7 +112,6 @@ class Agreement:
             place=place,
             epochs=self._epochs,
             batches=self._batches,
-            updates=self._updates(),
             partners=self._partners,
             steps_per_execution=_steps_per_execution(self._model),
             stops=bool(self._model.stop_training),
@@ -131,11 +126,6 @@ class Agreement:
         states = [each.state for each in reports if each.state is not None]
         if check is not None and len(states) == len(reports):
             check.settle(states, reports[0].action, f"at the {place}")
-
-    def _updates(self) -> int | None:
-        if self._batches is None or self._epochs != 1:
-            return self._batches  # what an epoch leaves over counts in the next one
-        return self._batches // self._passes
 
     def _digests(self) -> list[int]:
         return [int(number) for number in _digest.digest(self._variables())]
@@ -170,7 +160,7 @@ def _require_alike(reports: Sequence[Report], ranks: Sequence[int]) -> None:
     elif len({report.partners for report in reports}) > 1:
         what = "These callbacks must be given to fit on all ranks, or on none, in the same order"
         said = [", ".join(report.partners) or "none of them" for report in reports]
-    elif _UNEVEN not in reports[0].partners and _differ(report.updates for report in reports):
+    elif _UNEVEN not in reports[0].partners and _differ(report.batches for report in reports):
         what = (
             "All ranks must have equally many batches in an epoch, or they would wait for each "
             "other. Cut the data by tfring.data.shard, end with the shortest rank by tfring.data."

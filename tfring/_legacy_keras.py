@@ -141,8 +141,8 @@ class Step:
         self._options = self.options = options
         self._aggregation = aggregation
         densify = aggregation is not None or options.op == Adasum
-        self.passes = aggregation.passes if aggregation else 1  # calls for one update
-        self._sharing = Sharing(name, options, densify=densify, passes=self.passes)
+        passes = aggregation.passes if aggregation else 1
+        self._sharing = Sharing(name, options, densify=densify, passes=passes)
         self._order = Order()
         self.local = self._sharing.local
         self.unguarded: dict[int, Any] = {}  # by key: what ranks need not have alike

@@ -109,12 +109,6 @@ class Step:
         object.__setattr__(self._optimizer, "register_local_var", register_local_var)
 
     @property
-    def passes(self) -> int:
-        """Number of calls for one update."""
-        native = _loss_scale.innermost(self._optimizer).gradient_accumulation_steps or 1
-        return native * (self._aggregation.passes if self._aggregation else 1)
-
-    @property
     def sample_weighted(self) -> bool:
         """Whether it needs the numbers of samples."""
         return self._options.sample_weighted

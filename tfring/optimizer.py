@@ -262,6 +262,16 @@ def shared_variables(model: Any) -> list[Any]:
     return [*weights, *state_variables(model.optimizer)]
 
 
+def other_distributed(model: Any) -> list[str]:
+    """Returns the names of a model's attributes that hold other distributed optimizers."""
+    kinds = _keras.optimizer_classes()
+    return [
+        name
+        for name, value in vars(model).items()
+        if isinstance(value, kinds) and value is not model.optimizer and is_distributed(value)
+    ]
+
+
 def pending_sums(optimizer: Any) -> list[Any]:
     """Returns what each rank has added up for an update to come."""
     return _guarded.sums_of(optimizer, _step_of(optimizer))
@@ -428,7 +438,6 @@ def _agreement_of(model: Any, params: dict[str, Any], partners: list[str]) -> Ag
         variables,
         epochs=params["epochs"],
         batches=params["steps"],
-        passes=step.passes,
         partners=partners,
         check=check,
         action=action,

@@ -291,24 +291,6 @@ def test_other_epochs_or_batches_on_one_rank(ranks: Any, kwargs: dict[str, Any],
     sim.run(body)
 
 
-def test_other_batches_that_make_as_many_updates(ranks: Any) -> None:
-    def body(rank: int) -> int:
-        optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
-        fit([], optimizer=optimizer, epochs=1, steps_per_epoch=2 + rank)
-        return int(optimizer.iterations)
-
-    assert ranks(2).run(body) == [1, 1]
-
-
-def test_other_batches_that_make_more_updates_in_the_second_epoch(ranks: Any) -> None:
-    def body(rank: int) -> None:
-        optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
-        with pytest.raises(tf.errors.FailedPreconditionError, match="2 batches; rank 1: 3"):
-            fit([], optimizer=optimizer, epochs=2, steps_per_epoch=2 + rank)
-
-    ranks(2).run(body)
-
-
 @pytest.mark.parametrize("of", [0, 1])
 @pytest.mark.parametrize(
     ("make", "name"),
