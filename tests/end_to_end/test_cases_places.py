@@ -43,6 +43,12 @@ def rates(first, last):
               callbacks=[warmup, rates])
     return rates.seen
 
+def reproducible():
+    w = keras.Variable(0.0)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), reproducible=True)
+    optimizer.apply([tf.constant([1e8, 1.0, -1e8, 2.0**-20][hvd.rank()])], [w])
+    return float(w.numpy())
+
 tell(
     local=[hvd.local_rank(), hvd.local_size()],
     cross=[hvd.cross_rank(), hvd.cross_size()],
@@ -50,6 +56,7 @@ tell(
     rows=hvd.allgather(tf.fill([hvd.rank(), 1], hvd.rank())).numpy().ravel().tolist(),
     warm=rates(0, 3),
     resumed=rates(3, 4),
+    reproducible=reproducible(),
 )
 """
 
@@ -63,6 +70,8 @@ def test_four_ranks_on_two_pretended_hosts(launcher: Launcher) -> None:
         assert rank["rows"] == [1, 2, 2, 3, 3, 3]
         assert [rank["warm"][i] for i in (0, 5, 10, 11)] == [0.1, 0.25, 0.4, 0.4]
         assert rank["resumed"] == [0.4] * 5
+        # No sum over ranks or hosts in float32 comes out so.
+        assert rank["reproducible"] == -(1 + 2.0**-20) / 4
 
 
 @pytest.fixture
