@@ -59,6 +59,7 @@ class Case:
         calls: Backward passes of each rank.
         sample_weighted: As the argument.
         batches: Samples of each of them, by rank; alike unless weighted by their numbers.
+        reproducible: As the argument.
     """
 
     seed: int
@@ -89,6 +90,7 @@ class Case:
     calls: int
     sample_weighted: bool
     batches: tuple[int, ...]
+    reproducible: bool = False
 
     @property
     def fits(self) -> bool:
@@ -122,7 +124,7 @@ class Case:
 
         Keras alone leaves them apart, and clips each by itself.
         """
-        return self.ranks > 1 or self.sparse_as_dense or self.every > 1
+        return self.ranks > 1 or self.sparse_as_dense or self.every > 1 or self.reproducible
 
     def uses(self, rank: int) -> bool:
         """Whether the rank uses the variable of "partial" models."""
@@ -159,7 +161,7 @@ def draw(seed: int, ranks: int | None = None) -> Case:
     weighted = op == "Average" and not tapes and model != "partial" and dice.random() < 0.3
     batches = [dice.randint(1, 3) for _ in range(ranks)]
     schedule = dice.choice(("constant", "exponential", "cosine", *(["warmup"] if fits else [])))
-    return Case(
+    case = Case(
         seed=seed,
         ranks=ranks,
         model=model,
@@ -194,3 +196,7 @@ def draw(seed: int, ranks: int | None = None) -> Case:
         sample_weighted=weighted,
         batches=tuple(batches if weighted else batches[:1] * ranks),
     )
+    if accumulation > 1 and not tapes and dice.random() < 0.3:
+        case = dataclasses.replace(case, passes=2)
+    refuses = tapes or weighted or accumulation > 1 or case.compression != "none"
+    return dataclasses.replace(case, reproducible=not refuses and dice.random() < 0.4)

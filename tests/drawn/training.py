@@ -85,6 +85,7 @@ def distributed(case: Case, variables: list[Any]) -> Any:
     arguments["backward_passes_per_step"] = case.passes
     arguments["average_aggregated_gradients"] = case.average_passes
     arguments["sample_weighted"] = case.sample_weighted
+    arguments["reproducible"] = case.reproducible
     if case.wrapping == "compile":
         return DistributedOptimizer(stock, **arguments)
     if case.wrapping == "dist(scale)":
