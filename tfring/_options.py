@@ -68,12 +68,19 @@ class Options:
                 "`op` must be tfring.Average, tfring.Sum or tfring.Adasum for gradients. "
                 f"Received: op={NAMES.get(self.op, repr(self.op))}"
             )
+        self._check_flags()
         self._check_predivide()
         self._check_sample_weighted()
         self._check_groups()
         self._check_reproducible()
         if self.op == Adasum and self.is_ready():
             self.require_power_of_two()
+
+    def _check_flags(self) -> None:
+        for name in ("strict", "sample_weighted", "reproducible"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise TypeError(f"`{name}` must be True or False. Received: {name}={value!r}")
 
     def _check_predivide(self) -> None:
         factor = self.gradient_predivide_factor

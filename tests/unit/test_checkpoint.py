@@ -282,6 +282,13 @@ def test_keep(tmp_path: Path, keep: Any) -> None:
         checkpoint_of(tmp_path, keep=keep)
 
 
+@pytest.mark.parametrize("folder", [None, 3, ""])
+def test_wrong_folder(folder: Any) -> None:
+    text = f"`folder` must name a folder. Received: folder={folder!r}"
+    with pytest.raises(ValueError, match=text):
+        hvd.Checkpoint(folder, variables=[tf.Variable(1.0)])
+
+
 def test_nothing_to_save(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Received: none of them"):
         hvd.Checkpoint(tmp_path)

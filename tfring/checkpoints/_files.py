@@ -39,6 +39,8 @@ class Folder:
     """
 
     def __init__(self, path: str | os.PathLike[str], keep: int) -> None:
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise ValueError(f"`folder` must name a folder. Received: folder={path!r}")
         self.path = Path(path)
         self._keep = keep
         self._unlock: Callable[[], object] | None = None

@@ -83,6 +83,8 @@ def _of_arrays(data: dict[str, Any], batch_size: int | None, steps: int | None) 
             f"Received: arrays of {', '.join(map(str, sorted(lengths)))} samples"
         )
     rows = lengths.pop()
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"`batch_size` must be 1 or more. Received: batch_size={batch_size}")
     size = batch_size or (-(-rows // steps) if steps else _BATCH)  # as Keras has it
     if size < 1:
         return Part(None)

@@ -117,6 +117,13 @@ def test_wrong_passes(ranks: Any, passes: Any) -> None:
             make(backward_passes_per_step=passes)
 
 
+@pytest.mark.parametrize("name", ["strict", "sample_weighted", "reproducible"])
+def test_flags_are_true_or_false(ranks: Any, name: str) -> None:
+    ranks(2)
+    with pytest.raises(TypeError, match=f"`{name}` must be True or False. Received: {name}='no'"):
+        optimizer(**{name: "no"})
+
+
 @pytest.mark.parametrize("make", [optimizer, tape])
 def test_adasum_pairs_ranks(ranks: Any, make: Any) -> None:
     ranks(3)

@@ -241,8 +241,9 @@ def test_error_of_one_rank(ranks: Any, name: str) -> None:
         ({"x": [[1.0, 2.0]]}, TypeError, r"Received: float\. .* `sharded=True`"),
         ({"x": X, "y": Y[:5]}, ValueError, "Received: arrays of 5, 11 samples"),
         ({"x": dataset(known=True).repeat()}, ValueError, "`steps` must be given"),
+        ({"x": X, "batch_size": 0}, ValueError, "`batch_size` must be 1 or more"),
     ],
-    ids=["no arrays", "lengths", "no end"],
+    ids=["no arrays", "lengths", "no end", "batch size"],
 )
 def test_data_that_cannot_be_divided(ranks: Any, arguments: Any, kind: Any, text: str) -> None:
     with pytest.raises(kind, match=text):
