@@ -40,7 +40,7 @@ _WAITING_HOOKS = ("after_train_begin", "after_last_batch", "before_epoch_end")
 _WAITING_ANYWHERE = ("BroadcastGlobalVariablesCallback",)
 
 Method = Callable[..., Any]
-# (model, epochs, names of callbacks that must be on all ranks)
+# (model, parameters of `fit`, names of callbacks that must be on all ranks)
 AgreementOf = Callable[[Any, dict[str, Any], list[str]], Agreement | None]
 
 # Callbacks of Keras that leave weights alone, whatever hook.
