@@ -78,8 +78,8 @@ Status World::Start(const tfr_config& config) {
       parts.members, std::move(parts.local), std::move(parts.data),
       options.faults.Of(0), &failures_, options.group);
   if (config.size > 1) {
-    control_ = std::make_unique<Control>(&world_->members(),
-                                         std::move(parts.control), &failures_);
+    control_ = std::make_unique<SideChannel>(
+        &world_->members(), std::move(parts.control), &failures_);
   }
   TFR_RETURN_IF_ERROR(Membership::Start(world_, control_.get()));
   sets_ = std::make_unique<ProcessSets>(std::move(options), world_,

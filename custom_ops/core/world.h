@@ -7,10 +7,10 @@
 
 #include "custom_ops/core/common/members.h"
 #include "custom_ops/core/common/status.h"
-#include "custom_ops/core/schedule/control.h"
 #include "custom_ops/core/schedule/failure.h"
 #include "custom_ops/core/schedule/membership.h"
 #include "custom_ops/core/schedule/process_sets.h"
+#include "custom_ops/core/schedule/side_channel.h"
 #include "custom_ops/core/tfring.h"
 
 namespace tfring {
@@ -46,7 +46,7 @@ class World {
   GroupMembers identity_;
   Failures failures_;
   std::shared_ptr<Membership> world_;  // the group of all ranks
-  std::unique_ptr<Control> control_;
+  std::unique_ptr<SideChannel> control_;
   std::unique_ptr<ProcessSets> sets_;
   bool left_ = false;
 };

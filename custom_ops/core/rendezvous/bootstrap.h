@@ -52,7 +52,7 @@ struct Bootstrapped {
   // shared memory is off, when every rank counts as a host.
   GroupMembers members;
   std::unique_ptr<LocalGroup> local;
-  std::vector<Socket> control;  // see Control
+  std::vector<Socket> control;  // see SideChannel
   std::vector<Socket> data;     // see Mesh; empty unless this rank leads
   MeetingPlan later;
 };

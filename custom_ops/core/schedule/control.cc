@@ -1,15 +1,8 @@
 #include "custom_ops/core/schedule/control.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <utility>
 
-#include "custom_ops/core/common/thread.h"
 #include "custom_ops/core/common/wire.h"
 
 namespace tfring {
@@ -31,11 +24,6 @@ constexpr uint64_t kSomeJoined = 2;
 
 constexpr uint32_t kMaxText = 1 << 16;
 constexpr size_t kHeaderBytes = 40;
-constexpr double kSendSeconds = 5.0;
-// A peer whose host vanished without a word is noticed after five seconds.
-constexpr int kKeepaliveIdle = 2;
-constexpr int kKeepaliveInterval = 1;
-constexpr int kKeepaliveCount = 3;
 
 }  // namespace
 
@@ -59,44 +47,6 @@ struct Control::Message {
     return bytes + cut;
   }
 };
-
-Control::Control(const GroupMembers* members, std::vector<Socket> sockets,
-                 Failures* failures)
-    : members_(members), failures_(failures) {
-  for (Socket& socket : sockets) {
-    auto peer = std::make_unique<Peer>();
-    peer->open = socket.valid();
-    peer->socket = std::move(socket);
-    peers_.push_back(std::move(peer));
-  }
-}
-
-Control::~Control() {
-  if (thread_.joinable()) {
-    stopping_.store(true, std::memory_order_release);
-    Wake();
-    thread_.join();
-  }
-  if (wake_fd_ >= 0) close(wake_fd_);
-}
-
-Status Control::Start() {
-  for (const auto& peer : peers_) {
-    if (!peer->open) continue;
-    TFR_RETURN_IF_ERROR(peer->socket.SetKeepalive(
-        kKeepaliveIdle, kKeepaliveInterval, kKeepaliveCount));
-  }
-  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd_ < 0) return Internal(StrCat("eventfd: ", ErrnoText(errno)));
-  thread_ = StartThread("tfring-control", [this] { Run(); });
-  return Status::Ok();
-}
-
-void Control::Wake() {
-  const uint64_t one = 1;
-  // Fails only when the counter is full, and then the thread wakes anyway.
-  static_cast<void>(write(wake_fd_, &one, sizeof(one)) == sizeof(one));
-}
 
 std::string Control::NameOf(int rank) const {
   const int host = members_->host_of[static_cast<size_t>(rank)];
@@ -211,52 +161,17 @@ void Control::TellHub(const Message& message) {
   }
 }
 
-void Control::ToHub(const Message& message) { Send(0, message); }
+void Control::ToHub(const Message& message) { Send(0, message.Encode()); }
 
 void Control::Spread(const Message& message, const std::vector<int>& ranks,
                      int except) {
-  for (const int rank : ranks) {
-    if (rank != except && rank != members_->rank) Send(rank, message);
-  }
-}
-
-void Control::Send(int rank, const Message& message) {
-  Peer& peer = *peers_[static_cast<size_t>(rank)];
   const std::string bytes = message.Encode();
-  std::lock_guard<std::mutex> lock(peer.send_mutex);
-  if (!peer.open) return;
-  messages_sent_.fetch_add(1, std::memory_order_relaxed);
-  // A peer that cannot be told is about to be noticed as dead by the thread
-  // that reads its connection; the sender need not act.
-  const Status sent = peer.socket.SendAll(bytes.data(), bytes.size(),
-                                          Deadline::After(kSendSeconds));
-  if (!sent.ok()) peer.socket.Shutdown();
+  for (const int rank : ranks) {
+    if (rank != except && rank != members_->rank) Send(rank, bytes);
+  }
 }
 
 // --- what others say --------------------------------------------------------
-
-void Control::Run() {
-  for (;;) {
-    std::vector<pollfd> fds;
-    for (const auto& peer : peers_) {
-      fds.push_back({peer->open ? peer->socket.fd() : -1, POLLIN, 0});
-    }
-    fds.push_back({wake_fd_, POLLIN, 0});
-    const int timeout_ms = NextInquiry().PollMs();
-    if (poll(fds.data(), fds.size(), timeout_ms) < 0 && errno != EINTR) {
-      Abort(StrCat(NameOf(members_->rank), ": poll: ", ErrnoText(errno)));
-      return;
-    }
-    uint64_t woken = 0;
-    static_cast<void>(read(wake_fd_, &woken, sizeof(woken)) == sizeof(woken));
-    if (stopping_.load(std::memory_order_acquire)) return;
-    for (size_t r = 0; r < peers_.size(); ++r) {
-      const int rank = static_cast<int>(r);
-      if (fds[r].revents != 0 && !ReceiveFrom(rank)) PeerClosed(rank);
-    }
-    if (is_hub()) ReportStalls();
-  }
-}
 
 Deadline Control::NextInquiry() {
   Deadline next = Deadline::Never();
@@ -267,20 +182,13 @@ Deadline Control::NextInquiry() {
   return next;
 }
 
-// False once the connection is of no more use.
-bool Control::ReceiveFrom(int rank) {
-  Peer& peer = *peers_[static_cast<size_t>(rank)];
-  char buffer[4096];
-  const ssize_t got = recv(peer.socket.fd(), buffer, sizeof(buffer), 0);
-  if (got < 0) return errno == EAGAIN || errno == EINTR;
-  if (got == 0) return false;
-  peer.received.append(buffer, static_cast<size_t>(got));
+bool Control::Receive(int from, std::string* received) {
   size_t used = 0;
-  while (peer.received.size() - used >= kHeaderBytes) {
-    const char* header = peer.received.data() + used;
+  while (received->size() - used >= kHeaderBytes) {
+    const char* header = received->data() + used;
     const auto text_bytes = ReadInt<uint32_t>(header + 4);
     if (text_bytes > kMaxText) return false;
-    if (peer.received.size() - used < kHeaderBytes + text_bytes) break;
+    if (received->size() - used < kHeaderBytes + text_bytes) break;
     Message message;
     message.type = static_cast<Type>(ReadInt<uint32_t>(header));
     message.group = ReadInt<uint64_t>(header + 8);
@@ -289,22 +197,10 @@ bool Control::ReceiveFrom(int rank) {
     message.extra = ReadInt<uint64_t>(header + 32);
     message.text.assign(header + kHeaderBytes, text_bytes);
     used += kHeaderBytes + text_bytes;
-    Handle(rank, message);
+    Handle(from, message);
   }
-  peer.received.erase(0, used);
+  received->erase(0, used);
   return true;
-}
-
-void Control::PeerClosed(int rank) {
-  Peer& peer = *peers_[static_cast<size_t>(rank)];
-  {
-    std::lock_guard<std::mutex> lock(peer.send_mutex);
-    peer.open = false;
-    peer.socket.Close();
-  }
-  if (!peer.left) {
-    Abort(NameOf(rank) + " is gone: its process died or was killed");
-  }
 }
 
 void Control::Handle(int from, const Message& message) {
@@ -400,7 +296,7 @@ void Control::HandleStall(ControlGroup* group, const Message& message) {
     group->hub.Answer(message.uid, group->members.rank,
                       group->events->IsPending(message.uid));
   }
-  Wake();
+  OnInquiry();
 }
 
 void Control::HandleAsk(ControlGroup* group, const Message& message) {
@@ -417,7 +313,7 @@ void Control::HandleLeave(int from, const Message& message) {
   const int rank = static_cast<int>(message.value);
   if (rank < 0 || rank >= members_->size) return;
   if (rank == from && message.group == kWorldNumber) {
-    peers_[static_cast<size_t>(from)]->left = true;
+    OnRankLeft(from);
   }
   const GroupPointer group = Find(message.group);
   if (group == nullptr) return;
@@ -437,12 +333,6 @@ void Control::ReportStalls() {
       }
     }
   }
-}
-
-void Control::CloseAll() {
-  for (const auto& peer : peers_) peer->socket.Close();
-  if (wake_fd_ >= 0) close(wake_fd_);
-  wake_fd_ = -1;
 }
 
 }  // namespace tfring

@@ -1,21 +1,21 @@
-// The side channel: one connection from every rank to rank 0, and a thread that
-// sleeps on them. It carries errors when the data path is stuck, notices a
-// peer that died (the kernel closes its connection), and, when a group has
-// several hosts, the agreement between them: "my host has it" to rank 0, "run
-// it" back. On one host it carries nothing while all is well.
+// What ranks and rank 0 say to each other, and what they do when they hear it:
+// who failed or left, and, when a group has several hosts, the agreement
+// between them: "my host has it" to rank 0, "run it" back. On one host nothing
+// is said while all is well.
+//
+// Knows nothing of how messages travel (side_channel.h does), so that a
+// simulated network can carry them, too.
 //
 // One side channel serves all groups of a world; messages carry the group's
 // number. Rank 0 decides for every group, a member or not.
 #ifndef TFRING_CORE_SCHEDULE_CONTROL_H_
 #define TFRING_CORE_SCHEDULE_CONTROL_H_
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,7 +24,6 @@
 #include "custom_ops/core/schedule/agreement.h"
 #include "custom_ops/core/schedule/failure.h"
 #include "custom_ops/core/schedule/hub.h"
-#include "custom_ops/core/transport/socket.h"
 
 namespace tfring {
 
@@ -62,15 +61,12 @@ struct ControlGroup {
 
 class Control {
  public:
-  // `sockets[r]` leads to rank r: all but the own on rank 0, only that of rank
-  // 0 elsewhere. `members` are all ranks.
-  Control(const GroupMembers* members, std::vector<Socket> sockets,
-          Failures* failures);
-  ~Control();
+  // `members` are all ranks.
+  Control(const GroupMembers* members, Failures* failures)
+      : members_(members), failures_(failures) {}
+  virtual ~Control() = default;
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
-
-  Status Start();
 
   // Before any member speaks of the group: on its members and on rank 0.
   void AddGroup(std::shared_ptr<ControlGroup> group);
@@ -94,32 +90,31 @@ class Control {
   // is not a member. Their members still run what it has told them to.
   void LeaveOtherGroups();
 
-  uint64_t messages_sent() const {
-    return messages_sent_.load(std::memory_order_relaxed);
-  }
-  // In a forked child: only closes descriptors.
-  void CloseAll();
+  // Handles and removes the whole messages in `received`, which came from rank
+  // `from`. False if they make no sense.
+  bool Receive(int from, std::string* received);
+
+ protected:
+  // Sends an encoded message; whoever cannot be told is found dead elsewhere.
+  virtual void Send(int rank, const std::string& bytes) = 0;
+  // Rank 0: NextInquiry() may have become earlier.
+  virtual void OnInquiry() = 0;
+  // A rank has said that it leaves the world.
+  virtual void OnRankLeft(int rank) = 0;
+
+  bool is_hub() const { return members_->rank == 0; }
+  const GroupMembers& members() const { return *members_; }
+  std::string NameOf(int rank) const;
+  // Rank 0: when ReportStalls() is worth calling again.
+  Deadline NextInquiry();
+  void ReportStalls();
 
  private:
   struct Message;
-  struct Peer {
-    Socket socket;
-    std::mutex send_mutex;
-    std::string received;  // not yet a whole message
-    bool left = false;
-    bool open = false;
-  };
   using GroupPointer = std::shared_ptr<ControlGroup>;
 
-  bool is_hub() const { return members_->rank == 0; }
-  std::string NameOf(int rank) const;
   GroupPointer Find(uint64_t number);
   std::vector<GroupPointer> Groups();
-  void Run();
-  void Wake();
-  Deadline NextInquiry();
-  bool ReceiveFrom(int rank);
-  void PeerClosed(int rank);
   void Handle(int from, const Message& message);
   void HandleGroup(int from, const Message& message);
   void HandleReady(ControlGroup* group, int place, const Message& message);
@@ -128,8 +123,6 @@ class Control {
   void HandleStall(ControlGroup* group, const Message& message);
   void HandleAsk(ControlGroup* group, const Message& message);
   void HandleLeave(int from, const Message& message);
-  void ReportStalls();
-  void Send(int rank, const Message& message);
   // Rank 0: to the ranks listed but itself and `except`.
   void Spread(const Message& message, const std::vector<int>& ranks,
               int except);
@@ -140,11 +133,6 @@ class Control {
   Failures* const failures_;
   std::mutex groups_mutex_;
   std::map<uint64_t, GroupPointer> groups_;  // guarded by groups_mutex_
-  std::vector<std::unique_ptr<Peer>> peers_;
-  int wake_fd_ = -1;
-  std::atomic<bool> stopping_{false};
-  std::thread thread_;
-  std::atomic<uint64_t> messages_sent_{0};
 };
 
 }  // namespace tfring

@@ -44,6 +44,7 @@ Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       faults_(faults),
       options_(options),
       agreement_(local->agreement(), local->local_size()),
+      announcer_(members, options.number, &agreement_),
       plane_(members, local, mesh, failure, faults, options.fail_after_s) {}
 
 Group::~Group() {
@@ -53,6 +54,7 @@ Group::~Group() {
 
 void Group::Start(Control* control) {
   control_ = control;
+  announcer_.SetControl(control);
   thread_ = StartThread("tfring-engine", [this] { ThreadMain(); });
 }
 
@@ -94,24 +96,15 @@ Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread) {
 }
 
 void Group::Announce(const Announcement& announcement) {
-  Arrival arrival;
-  const bool one_host = members_->host_count() == 1;
-  const Status status = agreement_.Arrive(announcement.uid, announcement.digest,
-                                          one_host, &arrival);
+  bool logged = false;
+  const Status status = announcer_.Announce(announcement, &logged);
   // The agreement is broken for all: that ends the world, and with it this
   // operation, which is pending by now.
   if (!status.ok()) {
     AbortWorld(status);
     return;
   }
-  if (!arrival.host_complete) return;
-  if (one_host) {
-    local_->RingAll();
-  } else {
-    control_->HostReady(options_.number,
-                        {announcement.uid, announcement.digest, arrival.alike},
-                        arrival.joined);
-  }
+  if (logged) local_->RingAll();
 }
 
 void Group::OnGo(const LogEntry& entry) {

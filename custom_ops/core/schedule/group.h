@@ -21,6 +21,7 @@
 #include "custom_ops/core/collectives/data_plane.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/schedule/agreement.h"
+#include "custom_ops/core/schedule/announcer.h"
 #include "custom_ops/core/schedule/control.h"
 #include "custom_ops/core/schedule/failure.h"
 #include "custom_ops/core/schedule/faults.h"
@@ -83,11 +84,6 @@ class Group {
   const GroupStats& stats() const { return stats_; }
 
  private:
-  struct Announcement {
-    uint64_t uid;
-    uint64_t digest;
-  };
-
   Status Accept(std::unique_ptr<Operation> operation, bool wake_thread);
   void Announce(const Announcement& announcement);
   bool TryBecomeExecutor();
@@ -133,6 +129,7 @@ class Group {
   Faults* const faults_;
   const GroupOptions options_;
   Agreement agreement_;
+  Announcer announcer_;
   DataPlane plane_;
   Control* control_ = nullptr;
 

@@ -31,16 +31,10 @@ bool Group::MustAnnounceJoin() {
 }
 
 void Group::AnnounceJoin() {
-  const bool one_host = members_->host_count() == 1;
-  Joining joining;
-  const Status status = agreement_.Join(static_cast<uint64_t>(members_->rank),
-                                        one_host, &joining);
+  bool logged = false;
+  const Status status = announcer_.Join(&logged);
   if (!status.ok()) return AbortWorld(status);
-  if (one_host) return local_->RingAll();
-  for (const Completion& completion : joining.completions) {
-    control_->HostReady(options_.number, completion, /*joined=*/true);
-  }
-  if (joining.host_complete) control_->HostJoined(options_.number);
+  if (logged) local_->RingAll();
 }
 
 // A place of the log where all ranks are at the same point: none is joined any
