@@ -127,6 +127,7 @@ class Request(Structure):
         ("allocate", c_void_p),
         ("done", c_void_p),
         ("user", c_void_p),
+        ("wire_dtype", c_int32),
     ]
 
 

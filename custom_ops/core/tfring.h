@@ -252,6 +252,10 @@ typedef struct tfr_request {
   tfr_allocate allocate;
   tfr_done done;  // ignored by tfr_run
   void* user;
+  // allreduce but for Adasum: TFR_FLOAT16, TFR_BFLOAT16, or 0 for the tensors'
+  // own. Floating tensors that are wider travel in it: inputs are rounded once,
+  // after `prescale`, and reduced in float32.
+  int32_t wire_dtype;
 } tfr_request;
 
 // Hands the request to the engine and returns at once. On TFR_OK `done` will

@@ -54,6 +54,9 @@ void ReadAttributes(TF_OpKernelConstruction* construction,
       attributes->prescale = ReadFactor(construction, "prescale_bits", status);
       attributes->postscale =
           ReadFactor(construction, "postscale_bits", status);
+      if (attributes->kind == TFR_ALLREDUCE) {
+        attributes->wire_dtype = read_int("wire_dtype");
+      }
       break;
     case TFR_BROADCAST:
       attributes->root = read_int("root");

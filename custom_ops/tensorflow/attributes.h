@@ -18,6 +18,7 @@ struct CollectiveAttributes {
   int32_t root = 0;
   double prescale = 1.0;
   double postscale = 1.0;
+  int32_t wire_dtype = 0;
 };
 
 // Leaves the reason in `status` on failure.

@@ -85,7 +85,8 @@ constexpr char kPostscale[] = "postscale_bits: int";
     Register({"TfringAllreduce",
               {"tensors: T"},
               {"results: T"},
-              {kTypes, kName, kSet, kReduceOp, kPrescale, kPostscale},
+              {kTypes, kName, kSet, kReduceOp, kPrescale, kPostscale,
+               "wire_dtype: int = 0"},
               &SameShapes}) &&
     Register({"TfringAllgather",
               {"tensors: T"},

@@ -135,6 +135,7 @@ tfr_request PendingCall::Describe(const std::vector<tfr_tensor>& tensors) {
   request.tensors = tensors.data();
   request.prescale = attributes_.prescale;
   request.postscale = attributes_.postscale;
+  request.wire_dtype = attributes_.wire_dtype;
   if (splits_ && TF_TensorElementCount(splits_.get()) > 0) {
     request.splits = static_cast<const int64_t*>(TF_TensorData(splits_.get()));
   }

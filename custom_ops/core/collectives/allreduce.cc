@@ -16,18 +16,30 @@ AllreduceJob::AllreduceJob(DataPlane* plane, const Operation& operation)
       active_(plane->IsActive(plane->members().rank)) {
   stream_.Reserve(operation.tensors.size());
   for (const OperationTensor& tensor : operation.tensors) {
-    stream_.Add(tensor.bytes);
+    stream_.Add(tensor.staged_bytes());
+    if (plane->members().host_count() > 1) continue;
+    result_growth_ = std::max(
+        result_growth_, tensor.element_bytes / tensor.staged_element_bytes);
   }
 }
 
 uint64_t AllreduceJob::steps() const {
-  const uint64_t chunk = plane_->chunk_bytes();
-  return (stream_.size() + chunk - 1) / chunk;
+  return (stream_.size() + step_bytes() - 1) / step_bytes();
 }
 
 Range AllreduceJob::RangeOf(uint64_t step) const {
-  const uint64_t begin = step * plane_->chunk_bytes();
-  return {begin, std::min(begin + plane_->chunk_bytes(), stream_.size())};
+  const uint64_t begin = step * step_bytes();
+  return {begin, std::min(begin + step_bytes(), stream_.size())};
+}
+
+void AllreduceJob::Stage(const OperationTensor& tensor, uint64_t first,
+                         uint64_t count, void* to) const {
+  const char* from = tensor.input + first * tensor.element_bytes;
+  if (tensor.is_narrowed()) {
+    return Narrow(tensor.dtype, tensor.staged_dtype, operation_.prescale, from,
+                  to, count);
+  }
+  std::memcpy(to, from, count * tensor.element_bytes);
 }
 
 Status AllreduceJob::CopyIn(uint64_t step, uint64_t chunk) {
@@ -36,8 +48,10 @@ Status AllreduceJob::CopyIn(uint64_t step, uint64_t chunk) {
   char* slot = local.slot(local.local_rank(), chunk);
   stream_.ForRange(range.begin, active_ ? range.end : range.begin,
                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-                     std::memcpy(slot + (at - range.begin),
-                                 operation_.tensors[t].input + offset, bytes);
+                     const OperationTensor& tensor = operation_.tensors[t];
+                     const uint64_t element = tensor.staged_element_bytes;
+                     Stage(tensor, offset / element, bytes / element,
+                           slot + (at - range.begin));
                    });
   plane_->Advance(&RankState::staged, chunk + 1);
   return Status::Ok();
@@ -46,15 +60,20 @@ Status AllreduceJob::CopyIn(uint64_t step, uint64_t chunk) {
 Status AllreduceJob::ReduceDirectly(uint64_t step, uint64_t chunk) {
   TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
   const Range range = RangeOf(step);
-  stream_.ForRange(range.begin, active_ ? range.end : range.begin,
-                   [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-                     const OperationTensor& tensor = operation_.tensors[t];
-                     Reduce(reduction_.SpecOf(t),
-                            reduction_.SourcesAt(chunk, at - range.begin,
-                                                 tensor.input + offset),
-                            reduction_.source_count(), tensor.output + offset,
-                            bytes / tensor.element_bytes);
-                   });
+  stream_.ForRange(
+      range.begin, active_ ? range.end : range.begin,
+      [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+        const OperationTensor& tensor = operation_.tensors[t];
+        const uint64_t place = at - range.begin;
+        const uint64_t first = offset / tensor.staged_element_bytes;
+        Reduce(reduction_.SpecOf(t),
+               tensor.is_narrowed()
+                   ? reduction_.SourcesAt(chunk, place)
+                   : reduction_.SourcesAt(chunk, place, tensor.input + offset),
+               reduction_.source_count(),
+               tensor.output + first * tensor.element_bytes,
+               bytes / tensor.staged_element_bytes);
+      });
   plane_->Advance(&RankState::taken, chunk + 1);
   return Status::Ok();
 }
@@ -72,8 +91,8 @@ Status AllreduceJob::ReduceShare(uint64_t step, uint64_t chunk) {
                      Reduce(reduction_.SpecOf(t),
                             reduction_.SourcesAt(chunk, at - range.begin),
                             reduction_.source_count(),
-                            result + (at - range.begin),
-                            bytes / tensor.element_bytes);
+                            result + (at - range.begin) * result_growth_,
+                            bytes / tensor.staged_element_bytes);
                    });
   plane_->Advance(&RankState::reduced, chunk + 1);
   return Status::Ok();
@@ -84,10 +103,50 @@ void AllreduceJob::CopyOut(uint64_t step, uint64_t chunk) {
   const char* result = plane_->local().result(chunk);
   stream_.ForRange(range.begin, active_ ? range.end : range.begin,
                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-                     std::memcpy(operation_.tensors[t].output + offset,
-                                 result + (at - range.begin), bytes);
+                     const OperationTensor& tensor = operation_.tensors[t];
+                     const uint64_t element = tensor.staged_element_bytes;
+                     const uint64_t wide = tensor.element_bytes;
+                     std::memcpy(tensor.output + offset / element * wide,
+                                 result + (at - range.begin) * result_growth_,
+                                 bytes / element * wide);
                    });
   plane_->Advance(&RankState::taken, chunk + 1);
+}
+
+void AllreduceJob::Deliver(uint64_t step, uint64_t chunk) {
+  const Range range = RangeOf(step);
+  const char* result = plane_->local().result(chunk);
+  stream_.ForRange(
+      range.begin, active_ ? range.end : range.begin,
+      [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+        const OperationTensor& tensor = operation_.tensors[t];
+        const uint64_t first = offset / tensor.staged_element_bytes;
+        reduction_.Deliver(t, result + (at - range.begin),
+                           tensor.output + first * tensor.element_bytes,
+                           bytes / tensor.staged_element_bytes);
+      });
+  plane_->Advance(&RankState::taken, chunk + 1);
+}
+
+void AllreduceJob::ReduceAlone() {
+  constexpr uint64_t kBlock = 2048;
+  char staged[kBlock * sizeof(uint16_t)];
+  for (size_t t = 0; t < operation_.tensors.size(); ++t) {
+    const OperationTensor& tensor = operation_.tensors[t];
+    const ReduceSpec spec = reduction_.SpecOf(t);
+    if (!tensor.is_narrowed()) {
+      const void* const source = tensor.input;
+      Reduce(spec, &source, 1, tensor.output, tensor.count);
+      continue;
+    }
+    for (uint64_t first = 0; first < tensor.count; first += kBlock) {
+      const uint64_t count = std::min(kBlock, tensor.count - first);
+      Stage(tensor, first, count, staged);
+      const void* const source = staged;
+      Reduce(spec, &source, 1, tensor.output + first * tensor.element_bytes,
+             count);
+    }
+  }
 }
 
 namespace {
@@ -118,16 +177,6 @@ Status AllreduceShared(DataPlane* plane, AllreduceJob* job) {
        }});
 }
 
-// A world of one: scales and copies.
-void ReduceAlone(AllreduceJob* job) {
-  const std::vector<OperationTensor>& tensors = job->operation().tensors;
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    const void* const source = tensors[t].input;
-    Reduce(job->reduction().SpecOf(t), &source, 1, tensors[t].output,
-           tensors[t].count);
-  }
-}
-
 // Above this, reading every slot on every rank costs more than a second wait.
 constexpr uint64_t kDirectBytes = 16 * 1024;
 constexpr int kDirectRanks = 2;
@@ -137,7 +186,7 @@ constexpr int kDirectRanks = 2;
 Status Allreduce(DataPlane* plane, const Operation& operation) {
   AllreduceJob job(plane, operation);
   if (plane->members().size == 1) {
-    ReduceAlone(&job);
+    job.ReduceAlone();
     return Status::Ok();
   }
   if (plane->members().host_count() > 1) return AllreduceHosts(plane, &job);

@@ -30,7 +30,7 @@ class HostExchange {
 
   Status CopyOut(uint64_t step, uint64_t chunk) {
     TFR_RETURN_IF_ERROR(reducer_.AwaitLeader(chunk + 1));
-    job_->CopyOut(step, chunk);
+    job_->Deliver(step, chunk);
     return Status::Ok();
   }
 
@@ -53,7 +53,9 @@ class HostExchange {
       job_->stream().ForRange(
           part.begin, part.end,
           [&](size_t t, uint64_t, uint64_t bytes, uint64_t at) {
-            division.Add(job_->operation().tensors[t], t, at - begin, bytes);
+            const OperationTensor& tensor = job_->operation().tensors[t];
+            division.Add(t, at - begin, bytes / tensor.staged_element_bytes,
+                         job_->reduction().partial_bytes(t));
           });
     }
     return division;

@@ -20,7 +20,7 @@ class AllreduceJob {
   uint64_t stream_bytes() const { return stream_.size(); }
   const Stream& stream() const { return stream_; }
   const Operation& operation() const { return operation_; }
-  Range RangeOf(uint64_t step) const;
+  Range RangeOf(uint64_t step) const;  // of the stream of staged bytes
   Reduction& reduction() { return reduction_; }
 
   Status CopyIn(uint64_t step, uint64_t chunk);
@@ -28,12 +28,24 @@ class AllreduceJob {
   Status ReduceShare(uint64_t step, uint64_t chunk);
   // The caller has seen that the result is complete.
   void CopyOut(uint64_t step, uint64_t chunk);
+  // ... which other hosts have sent.
+  void Deliver(uint64_t step, uint64_t chunk);
+  // A world of one.
+  void ReduceAlone();
 
  private:
+  // Fills `to` with elements as they are staged.
+  void Stage(const OperationTensor& tensor, uint64_t first, uint64_t count,
+             void* to) const;
+  uint64_t step_bytes() const { return plane_->chunk_bytes() / result_growth_; }
+
   DataPlane* const plane_;
   const Operation& operation_;
   Stream stream_;
   Reduction reduction_;
+  // Bytes of a result for each byte that is staged: results are never rounded
+  // on their way through a host.
+  uint64_t result_growth_ = 1;
   const bool active_;  // a rank that has joined neither gives nor takes
 };
 

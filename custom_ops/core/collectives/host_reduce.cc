@@ -5,11 +5,10 @@
 
 namespace tfring {
 
-void HostDivision::Add(const OperationTensor& tensor, size_t index, uint64_t at,
-                       uint64_t bytes) {
-  const uint64_t count = bytes / tensor.element_bytes;
-  pieces_.back().push_back({index, at, packed_.back(), count});
-  packed_.back() += AlignStream(count * AccumulatorSize(tensor.dtype));
+void HostDivision::Add(size_t tensor, uint64_t at, uint64_t count,
+                       uint64_t partial_bytes) {
+  pieces_.back().push_back({tensor, at, packed_.back(), count});
+  packed_.back() += AlignStream(count * partial_bytes);
 }
 
 Status HostReducer::ReducePartials(const HostDivision& division,
@@ -24,11 +23,13 @@ Status HostReducer::ReducePartials(const HostDivision& division,
       const uint64_t first = piece.count * rank / ranks;
       const uint64_t last = piece.count * (rank + 1) / ranks;
       if (first == last || reduction_->source_count() == 0) continue;
-      ReducePartial(
-          reduction_->SpecOf(piece.tensor),
-          reduction_->SourcesAt(chunk, piece.at + first * tensor.element_bytes),
+      reduction_->ReducePartial(
+          piece.tensor,
+          reduction_->SourcesAt(chunk,
+                                piece.at + first * tensor.staged_element_bytes),
           reduction_->source_count(),
-          partial + piece.packed + first * AccumulatorSize(tensor.dtype),
+          partial + piece.packed +
+              first * reduction_->partial_bytes(piece.tensor),
           last - first);
     }
   }
@@ -92,9 +93,9 @@ void HostReducer::Finish(const HostDivision& division, uint64_t chunk) {
                        ? partial + piece.packed
                        : received_[hosts[s]].data() + (piece.packed - begin);
     }
-    ReduceFinal(reduction_->SpecOf(piece.tensor), sources.data(),
-                static_cast<int>(sources.size()), result + piece.at,
-                piece.count);
+    reduction_->ReduceFinal(piece.tensor, sources.data(),
+                            static_cast<int>(sources.size()), result + piece.at,
+                            piece.count);
   }
 }
 

@@ -26,7 +26,7 @@ namespace tfring {
 // A run of elements of one tensor.
 struct HostPiece {
   size_t tensor;
-  uint64_t at;      // bytes from the chunk's begin, in elements' own type
+  uint64_t at;      // bytes from the chunk's begin, as staged
   uint64_t packed;  // bytes from the begin of the packed accumulators
   uint64_t count;   // elements
 };
@@ -40,8 +40,8 @@ class HostDivision {
     pieces_.emplace_back();
     packed_.push_back(packed_.back());
   }
-  void Add(const OperationTensor& tensor, size_t index, uint64_t at,
-           uint64_t bytes);
+  // `partial_bytes`: of an element on its way between hosts.
+  void Add(size_t tensor, uint64_t at, uint64_t count, uint64_t partial_bytes);
 
   const std::vector<std::vector<HostPiece>>& pieces() const { return pieces_; }
   // Where a host's accumulators lie among all.

@@ -51,6 +51,16 @@ void ReduceFinal(const ReduceSpec& spec, const void* const* accumulators,
   Table().final(spec, accumulators, source_count, out, count);
 }
 
+void ReduceMerge(const ReduceSpec& spec, const void* const* accumulators,
+                 int source_count, void* out, size_t count) {
+  Table().merge(spec, accumulators, source_count, out, count);
+}
+
+void Narrow(int32_t dtype, int32_t narrow, double factor, const void* values,
+            void* out, size_t count) {
+  Table().narrow(dtype, narrow, factor, values, out, count);
+}
+
 const char* ReduceKernelName() { return Table().name; }
 
 }  // namespace tfring

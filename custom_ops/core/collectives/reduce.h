@@ -23,6 +23,9 @@ struct ReduceSpec {
   double prescale;   // every source times this; 1 = untouched
   double postscale;  // the result times this; 1 = untouched
   int64_t divisor;   // number of ranks for Average, else 1
+  // Of the sources: float16 or bfloat16 under a wider float; 0 = `dtype`.
+  // Accumulates in float32. For Reduce only.
+  int32_t source_dtype = 0;
 };
 
 // Bytes of one accumulator: what ReducePartial writes per element.
@@ -36,6 +39,15 @@ void ReducePartial(const ReduceSpec& spec, const void* const* sources,
                    int source_count, void* accumulators, size_t count);
 void ReduceFinal(const ReduceSpec& spec, const void* const* accumulators,
                  int source_count, void* out, size_t count);
+
+// ... and partial results into one more of their kind.
+void ReduceMerge(const ReduceSpec& spec, const void* const* accumulators,
+                 int source_count, void* out, size_t count);
+
+// Writes float32 or float64 (`dtype`) as float16 or bfloat16 (`narrow`): times
+// `factor` in `dtype`, then rounded once. `out` may be `values`.
+void Narrow(int32_t dtype, int32_t narrow, double factor, const void* values,
+            void* out, size_t count);
 
 // Which kernels this processor runs: "generic" or "avx2".
 const char* ReduceKernelName();

@@ -14,6 +14,9 @@ struct ReduceTable {
   Kernel reduce;
   Kernel partial;
   Kernel final;
+  Kernel merge;
+  void (*narrow)(int32_t dtype, int32_t narrow, double factor,
+                 const void* values, void* out, size_t count);
 };
 
 const ReduceTable& GenericReduceTable();

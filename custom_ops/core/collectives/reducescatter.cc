@@ -176,8 +176,8 @@ class ReducescatterJob {
       division.BeginHost();
       for (const int place : places) {
         ForPart(place, step, [&](const Piece& piece) {
-          division.Add(operation_.tensors[piece.tensor], piece.tensor, piece.at,
-                       piece.bytes);
+          division.Add(piece.tensor, piece.at, CountOf(piece),
+                       reduction_.partial_bytes(piece.tensor));
         });
       }
     }

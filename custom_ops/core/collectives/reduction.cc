@@ -1,5 +1,7 @@
 #include "custom_ops/core/collectives/reduction.h"
 
+#include <cstring>
+
 namespace tfring {
 
 Reduction::Reduction(DataPlane* plane, const Operation& operation)
@@ -20,8 +22,72 @@ Reduction::Reduction(DataPlane* plane, const Operation& operation)
 
 ReduceSpec Reduction::SpecOf(size_t tensor) const {
   ReduceSpec spec = spec_;
-  spec.dtype = operation_.tensors[tensor].dtype;
+  const OperationTensor& of = operation_.tensors[tensor];
+  spec.dtype = of.dtype;
+  spec.source_dtype = of.staged_dtype;
+  if (of.is_narrowed()) spec.prescale = 1.0;  // done before
   return spec;
+}
+
+bool Reduction::Rounds(size_t tensor) const {
+  return operation_.tensors[tensor].staged_dtype == operation_.wire_dtype;
+}
+
+ReduceSpec Reduction::StagedSpec(size_t tensor) const {
+  ReduceSpec spec = SpecOf(tensor);
+  spec.dtype = spec.source_dtype;
+  return spec;
+}
+
+uint64_t Reduction::partial_bytes(size_t tensor) const {
+  const OperationTensor& of = operation_.tensors[tensor];
+  return Rounds(tensor) ? of.staged_element_bytes : AccumulatorSize(of.dtype);
+}
+
+void Reduction::ReducePartial(size_t tensor, const void* const* sources,
+                              int source_count, void* partials,
+                              size_t count) const {
+  ReduceSpec spec = StagedSpec(tensor);
+  if (!Rounds(tensor)) {
+    return tfring::ReducePartial(spec, sources, source_count, partials, count);
+  }
+  spec.postscale = 1.0;
+  Reduce(spec, sources, source_count, partials, count);
+}
+
+void Reduction::MergePartials(size_t tensor, const void* const* partials,
+                              int source_count, void* out, size_t count) const {
+  ReduceSpec spec = StagedSpec(tensor);
+  if (!Rounds(tensor)) {
+    return ReduceMerge(spec, partials, source_count, out, count);
+  }
+  spec.prescale = 1.0;
+  spec.divisor = 1;
+  spec.postscale = 1.0;
+  Reduce(spec, partials, source_count, out, count);
+}
+
+void Reduction::ReduceFinal(size_t tensor, const void* const* partials,
+                            int source_count, void* staged,
+                            size_t count) const {
+  if (Rounds(tensor)) {
+    return MergePartials(tensor, partials, source_count, staged, count);
+  }
+  tfring::ReduceFinal(StagedSpec(tensor), partials, source_count, staged,
+                      count);
+}
+
+void Reduction::Deliver(size_t tensor, const void* staged, void* out,
+                        size_t count) const {
+  const OperationTensor& of = operation_.tensors[tensor];
+  if (!Rounds(tensor)) {
+    std::memcpy(out, staged, count * of.element_bytes);
+    return;
+  }
+  ReduceSpec spec = SpecOf(tensor);
+  spec.prescale = 1.0;
+  spec.divisor = 1;
+  Reduce(spec, &staged, 1, out, count);
 }
 
 const void* const* Reduction::SourcesAt(uint64_t chunk, uint64_t offset) {

@@ -16,7 +16,25 @@ class Reduction {
  public:
   Reduction(DataPlane* plane, const Operation& operation);
 
+  // From slots to outputs, inside a host.
   ReduceSpec SpecOf(size_t tensor) const;
+
+  // The same over several hosts, in steps. Partial results are accumulators, or
+  // of the wire dtype where the tensor travels in that: then they are divided
+  // before they are rounded, so that an Average cannot overflow, and scaled
+  // after they have arrived.
+  uint64_t partial_bytes(size_t tensor) const;  // of an element
+  void ReducePartial(size_t tensor, const void* const* sources,
+                     int source_count, void* partials, size_t count) const;
+  void MergePartials(size_t tensor, const void* const* partials,
+                     int source_count, void* out, size_t count) const;
+  // ... into staged elements: what travels to all.
+  void ReduceFinal(size_t tensor, const void* const* partials, int source_count,
+                   void* staged, size_t count) const;
+  // ... into elements of the output.
+  void Deliver(size_t tensor, const void* staged, void* out,
+               size_t count) const;
+
   // How many sources this host has: ranks that have not joined.
   int source_count() const { return static_cast<int>(sources_.size()); }
   // Where they are that were staged at `offset` of the chunk. Valid until the
@@ -27,6 +45,10 @@ class Reduction {
                                const char* own);
 
  private:
+  // Are partial results of the staged dtype?
+  bool Rounds(size_t tensor) const;
+  ReduceSpec StagedSpec(size_t tensor) const;
+
   const DataPlane* const plane_;
   const Operation& operation_;
   ReduceSpec spec_;

@@ -38,6 +38,11 @@ bool IsKnown(const tfr_request& request) {
   return request.kind >= TFR_ALLREDUCE && request.kind <= TFR_JOIN;
 }
 
+std::string DtypeText(int32_t dtype) {
+  const char* name = DtypeName(dtype);
+  return name == nullptr ? StrCat("dtype number ", dtype) : name;
+}
+
 std::string OpText(int32_t op) {
   const char* name = ReduceOpName(op);
   return name == nullptr ? std::to_string(op) : name;
@@ -89,6 +94,7 @@ Status Operation::Create(const tfr_request& request,
   op->root_place = members.PlaceOf(op->root);
   op->prescale = op->Reduces() ? request.prescale : 1.0;
   op->postscale = op->Reduces() ? request.postscale : 1.0;
+  op->wire_dtype = request.wire_dtype;
   op->counts = request.counts;
   op->allocate = request.allocate;
   op->done = request.done;
@@ -129,6 +135,7 @@ std::string Operation::EncodeReduction() const {
   AppendInt(reduce_op, &text);
   AppendInt(Bits(prescale), &text);
   AppendInt(Bits(postscale), &text);
+  AppendInt(wire_dtype, &text);
   for (const OperationTensor& tensor : tensors) {
     AppendInt(tensor.dtype, &text);
     AppendInt(tensor.count, &text);
@@ -142,11 +149,11 @@ std::unique_ptr<Operation> Operation::DecodeReduction(const std::string& text) {
   op->reduce_op = ReadInt<int32_t>(text.data());
   op->prescale = OfBits(ReadInt<uint64_t>(text.data() + 4));
   op->postscale = OfBits(ReadInt<uint64_t>(text.data() + 12));
-  for (size_t at = 20; at < text.size(); at += 12) {
+  op->wire_dtype = ReadInt<int32_t>(text.data() + 20);
+  for (size_t at = 24; at < text.size(); at += 12) {
     OperationTensor tensor = {};
-    tensor.dtype = ReadInt<int32_t>(text.data() + at);
+    op->SetDtype(ReadInt<int32_t>(text.data() + at), &tensor);
     tensor.count = ReadInt<uint64_t>(text.data() + at + 4);
-    tensor.element_bytes = DtypeSize(tensor.dtype);
     tensor.bytes = tensor.count * tensor.element_bytes;
     op->tensors.push_back(tensor);
   }
@@ -165,6 +172,7 @@ Status Operation::Fill(const tfr_request& request,
         "`tensor_count` must say how many `tensors` there are. Received: ",
         request.tensor_count));
   }
+  TFR_RETURN_IF_ERROR(CheckWire());
   tensors.reserve(static_cast<size_t>(request.tensor_count));
   for (int i = 0; i < request.tensor_count; ++i) {
     TFR_RETURN_IF_ERROR(CopyTensor(request.tensors[i], i));
@@ -198,10 +206,9 @@ Status Operation::CopyTensor(const tfr_tensor& tensor, int index) {
   OperationTensor copy;
   copy.input = static_cast<const char*>(tensor.input);
   copy.output = static_cast<char*>(tensor.output);
-  copy.dtype = tensor.dtype;
+  SetDtype(tensor.dtype, &copy);
   copy.first_dim = static_cast<int32_t>(dims.size());
   copy.ndims = tensor.ndims;
-  copy.element_bytes = element;
   copy.count = count;
   if (__builtin_mul_overflow(count, element, &copy.bytes)) {
     return InvalidArgument(
@@ -210,6 +217,15 @@ Status Operation::CopyTensor(const tfr_tensor& tensor, int index) {
   dims.insert(dims.end(), tensor.dims, tensor.dims + tensor.ndims);
   tensors.push_back(copy);
   return Status::Ok();
+}
+
+void Operation::SetDtype(int32_t dtype, OperationTensor* tensor) const {
+  tensor->dtype = dtype;
+  tensor->element_bytes = DtypeSize(dtype);
+  const bool narrowed = IsFloating(dtype) && wire_dtype != 0 &&
+                        tensor->element_bytes > DtypeSize(wire_dtype);
+  tensor->staged_dtype = narrowed ? wire_dtype : dtype;
+  tensor->staged_element_bytes = DtypeSize(tensor->staged_dtype);
 }
 
 Status Operation::CopySplits(const int64_t* given, size_t size) {
@@ -331,6 +347,22 @@ Status Operation::CheckReduce(int size) const {
   return Status::Ok();
 }
 
+Status Operation::CheckWire() const {
+  if (wire_dtype == 0) return Status::Ok();
+  if (wire_dtype != TFR_FLOAT16 && wire_dtype != TFR_BFLOAT16) {
+    return InvalidArgument(
+        StrCat("`wire_dtype` must be float16, bfloat16 or 0 for the tensors' "
+               "own. Received: ",
+               DtypeText(wire_dtype)));
+  }
+  if (kind == TFR_ALLREDUCE && reduce_op != TFR_ADASUM) return Status::Ok();
+  return InvalidArgument(StrCat(
+      "`wire_dtype` is for allreduce with Average, Sum, Min, Max or Product; "
+      "cast the tensors instead. Received: wire_dtype=",
+      DtypeText(wire_dtype), " for ", KindName(kind),
+      kind == TFR_ALLREDUCE ? " with Adasum" : ""));
+}
+
 Status Operation::CheckReducedTensor(size_t index) const {
   const int32_t dtype = tensors[index].dtype;
   if (reduce_op == TFR_ADASUM && !IsFloating(dtype)) {
@@ -382,6 +414,7 @@ std::string Operation::Describe() const {
     text += StrCat(", op=", ReduceOpName(reduce_op));
     if (prescale != 1.0) text += StrCat(", prescale_factor=", prescale);
     if (postscale != 1.0) text += StrCat(", postscale_factor=", postscale);
+    if (wire_dtype != 0) text += ", wire=" + DtypeText(wire_dtype);
   }
   if (kind == TFR_BROADCAST) text += StrCat(", root_rank=", root);
   return text;
@@ -397,6 +430,7 @@ uint64_t Operation::Digest() const {
   hash = HashCombine(hash, static_cast<uint64_t>(root));
   hash = HashCombine(hash, Bits(prescale));
   hash = HashCombine(hash, Bits(postscale));
+  hash = HashCombine(hash, static_cast<uint64_t>(wire_dtype));
   for (const OperationTensor& tensor : tensors) {
     hash = HashCombine(hash, static_cast<uint64_t>(tensor.dtype));
     hash = HashCombine(hash, static_cast<uint64_t>(tensor.ndims));

@@ -21,8 +21,13 @@ struct OperationTensor {
   int32_t first_dim;  // index of this tensor's dims in Operation::dims
   int32_t ndims;
   uint64_t element_bytes;
-  uint64_t count;  // elements of the input
-  uint64_t bytes;  // of the input
+  uint64_t count;        // elements of the input
+  uint64_t bytes;        // of the input
+  int32_t staged_dtype;  // how ranks show it to each other; else `dtype`
+  uint64_t staged_element_bytes;
+
+  uint64_t staged_bytes() const { return count * staged_element_bytes; }
+  bool is_narrowed() const { return staged_dtype != dtype; }
 };
 
 class DataPlane;
@@ -74,6 +79,7 @@ class Operation {
   int32_t root_place = 0;  // in the group
   double prescale = 1.0;
   double postscale = 1.0;
+  int32_t wire_dtype = 0;  // 0: the tensors' own
   std::vector<OperationTensor> tensors;
   std::vector<int64_t> dims;
   std::vector<int64_t> splits;  // alltoall: rows, [tensor][rank]
@@ -96,10 +102,13 @@ class Operation {
   // These return what is wrong.
   Status Fill(const tfr_request& request, const GroupMembers& members);
   Status CopyTensor(const tfr_tensor& tensor, int index);
+  // The dtype and what follows from it.
+  void SetDtype(int32_t dtype, OperationTensor* tensor) const;
   Status CopySplits(const int64_t* splits, size_t size);
   Status CheckSplits(size_t tensor, size_t size) const;
   Status CheckKind(const GroupMembers& members) const;
   Status CheckReduce(int size) const;
+  Status CheckWire() const;
   Status CheckReducedTensor(size_t index) const;
   Status CheckNoScalars(const char* verb) const;
   Status CheckBuffers(int place) const;
