@@ -9,20 +9,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfring.bench import catalog, cli, options, plot, report, result, rounds, worker
-from tfring.bench.contenders.base import Prepared, UnsupportedError
+from tfring import cli as console
+from tfring.bench import (
+    catalog,
+    checks,
+    cli,
+    mpi_launchers,
+    options,
+    plot,
+    report,
+    resnet50,
+    result,
+    rounds,
+    worker,
+)
+from tfring.bench.contenders.base import Prepared
 from tfring.bench.contenders.memory_limit import MemoryLimit
 from tfring.bench.group import Group, GroupError, shared_memory
+from tfring.bench.problem import Problem
 from tfring.bench.result import Entry, Run
+
+PROBLEM = Problem("allreduce", "float32", (1,), 0, 1)
+ONE = (("", ""),)
 
 
 @pytest.fixture
 def run() -> Run:
     """Two contenders and the limit at two sizes; the peer lacks the second."""
     entries = [
-        Entry("limit", "limit", "limit"),
-        Entry("engine", "tfring 1.0, engine", "own"),
-        Entry("gloo", "gloo (torch 2)", "peer"),
+        Entry("limit", "limit", "limit", "limit", "limit"),
+        Entry("engine", "engine", "tfring 1.0, engine", "own", "engine"),
+        Entry("gloo", "gloo", "gloo (torch 2)", "peer", "gloo"),
     ]
     samples = {
         ("engine", 4): [2e-6, 1e-6, 3e-6],
@@ -30,7 +47,24 @@ def run() -> Run:
         ("engine", 2**20): [1e-3],
         ("limit", 2**20): [2.5e-4],
     }
-    return Run(2, "float32", entries, samples, ["MPI: mpi4py is not installed"])
+    labels = {4: "4 B", 2**20: "1 MiB"}
+    return Run(2, "allreduce", "float32", entries, samples, labels, ["MPI: no mpi4py"])
+
+
+@pytest.fixture
+def lists() -> Run:
+    """A list of tensors: the engine, one peer in three ways, and the limit."""
+    entries = [
+        Entry("limit", "limit", "limit", "limit", "limit"),
+        Entry("engine.list", "engine, list", "tfring", "own", "engine", "list"),
+        Entry("engine.flat", "engine, flat", "tfring", "own", "engine", "flat"),
+        Entry("mpich.each", "MPICH 5, per tensor", "MPICH 5", "peer", "mpich", "each"),
+        Entry("mpich.packed", "MPICH 5, packed", "MPICH 5", "peer", "mpich", "packed"),
+        Entry("mpich.flat", "MPICH 5, flat", "MPICH 5", "peer", "mpich", "flat"),
+    ]
+    medians = dict(zip([entry.key for entry in entries], (5, 12, 11, 40, 110, 20), strict=True))
+    samples = {(key, 100): [median / 1e3] for key, median in medians.items()}
+    return Run(2, "grouped", "float32", entries, samples, {100: "5 tensors"})
 
 
 class Counted:
@@ -41,13 +75,10 @@ class Counted:
     def __init__(self, factor: int = 1, paced: bool = True) -> None:
         self.calls, self._factor, self._paced = 0, factor, paced
 
-    def prepare(self, way: str, array: np.ndarray) -> Prepared:
-        if way == "none":
-            raise UnsupportedError("no such way")
-
-        def call() -> np.ndarray:
+    def prepare(self, way: str, problem: Problem, inputs: list[np.ndarray]) -> Prepared:
+        def call() -> list[np.ndarray]:
             self.calls += 1
-            return array * self._factor
+            return [array * self._factor for array in inputs]
 
         return Prepared(call, call, self._paced)
 
@@ -81,11 +112,12 @@ def test_size_text_reads_back(size: int) -> None:
         (["--sizes", "0"], "Received: '0'"),
         (["--sizes", "4,x"], "Received: 'x'"),
         (["--sizes", ""], "Received: ''"),
-        (["--sizes", "6"], "multiples of 4, the bytes of one float32. Received: --sizes 6"),
-        (["--sizes", "4", "--dtype", "int64"], "multiples of 8"),
+        (["--dtype", "float32,half"], "bfloat16, int32, int64, int8, uint8. Received: 'half'"),
+        (["--collective", "gather"], "Received: 'gather'"),
+        (["--tensors", "0"], "Received: --tensors 0"),
         (["-np", "0"], "Received: -np 0"),
         (["-np", "2,-1"], "Received: -np 2,-1"),
-        (["--level", "gpu"], "Received: --level gpu"),
+        (["--level", "gpu"], "some of engine, op, xla. Received: 'gpu'"),
         (["--repeat", "0"], "Received: --repeat 0"),
         (["--seconds", "0"], "Received: --seconds 0"),
         (["--seconds", "nan"], "Received: --seconds nan"),
@@ -100,9 +132,50 @@ def test_wrong_arguments(
     assert (stopped.value.code, words in capsys.readouterr().err) == (2, True)
 
 
-def test_program_knows_only_bench(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.program(["speed"]) == 2
-    assert "tfring bench" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 0, "bench "),
+        (["--help"], 0, "tfringrun"),
+        (["--version"], 0, "tfring "),
+        (["speed"], 2, "no command 'speed'; there is bench"),
+    ],
+)
+def test_console_command(
+    arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert console.main(arguments) == code
+    printed = capsys.readouterr()
+    assert words in (printed.err if code else printed.out)
+
+
+def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        console.main(["bench", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines) <= 40, [line for line in lines if len(line) > 84]) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("collective", "np", "counts"),
+    [
+        ("allreduce", 2, [(1,), (256,)]),
+        ("allgather", 2, [(2,), (256,)]),
+        ("alltoall", 3, [(3,), (258,)]),
+        ("grouped", 2, [(1,) * 5, (52,) * 5]),
+    ],
+)
+def test_cases_hold_whole_elements(collective: str, np: int, counts: list[tuple[int, ...]]) -> None:
+    chosen = options.Options(sizes=(4, 1024), tensors="5")
+    cases = options.cases(chosen, collective, "float32", np)
+    assert [case.counts for case in cases] == counts
+    assert [case.size for case in cases] == [4 * sum(each) for each in counts]
+
+
+def test_resnet50() -> None:
+    assert (len(resnet50.shapes()), sum(resnet50.counts())) == (161, 25_557_032)
+    (case,) = options.cases(options.Options(), "grouped", "float32", 2)
+    assert case.label == "ResNet-50: 161 tensors, 97.5 MiB"
 
 
 def test_summary_takes_samples() -> None:
@@ -121,7 +194,44 @@ def test_a_call_takes_as_long_as_its_slowest_rank() -> None:
 
 def test_bandwidths() -> None:
     assert result.algorithm_bandwidth(1000, 0.5) == 2000
-    assert result.bus_bandwidth(1000, 0.5, 4) == 3000
+
+
+@pytest.mark.parametrize(
+    ("collective", "bandwidth"),
+    [
+        ("allreduce", 3000),
+        ("grouped", 3000),
+        ("allgather", 1500),
+        ("reducescatter", 1500),
+        ("alltoall", 1500),
+        ("broadcast", 2000),
+    ],
+)
+def test_bus_bandwidth(collective: str, bandwidth: float) -> None:
+    assert result.bus_bandwidth(collective, 1000, 0.5, 4) == bandwidth
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("collective", options.COLLECTIVES)
+def test_expected_results(collective: str, dtype: str) -> None:
+    size, counts = 3, (5, 6) if collective == "grouped" else (12,)
+    ranks = [Problem(collective, dtype, counts, rank, size) for rank in range(size)]
+    inputs = [problem.inputs() for problem in ranks]
+    total = [sum(tensors) for tensors in zip(*inputs, strict=True)]
+    for rank, problem in enumerate(ranks):
+        mine = slice(4 * rank, 4 * rank + 4)
+        right = {
+            "allreduce": total,
+            "grouped": total,
+            "reducescatter": [total[0][mine]],
+            "broadcast": inputs[0],
+            "allgather": [np.concatenate([tensors[0] for tensors in inputs])],
+            "alltoall": [np.concatenate([tensors[0][mine] for tensors in inputs])]
+            if collective == "alltoall"
+            else [],
+        }[collective]
+        worker.require_right(problem.expected(), right)
+        assert [array.dtype for array in right] == [array.dtype for array in problem.expected()]
 
 
 @pytest.mark.parametrize(
@@ -140,11 +250,37 @@ def test_time_text(seconds: float, text: str) -> None:
 
 def test_table(run: Run) -> None:
     assert report.markdown(run).splitlines() == [
-        "| bytes | limit | engine | gloo | engine / gloo |",
-        "|---|---:|---:|---:|---:|",
-        "| 4 B | - | 2.00 us | 4.00 us | 0.50 |",
-        "| 1 MiB | 250 us | 1.00 ms | - | - |",
+        "| bytes | limit | engine | gloo | engine / limit | engine / best peer |",
+        "|---|---:|---:|---:|---:|---:|",
+        "| 4 B | - | 2.00 us | 4.00 us | - | 0.50 |",
+        "| 1 MiB | 250 us | 1.00 ms | - | 4.00 | - |",
     ]
+
+
+def test_table_of_lists(lists: Run) -> None:
+    assert report.markdown(lists).splitlines() == [
+        "| tensors |  | one call | per tensor | packed | flat buffer |",
+        "|---|---:|---:|---:|---:|---:|",
+        "| 5 tensors | limit | - | - | - | 5.00 ms |",
+        "|  | engine | 12.0 ms | - | - | 11.0 ms |",
+        "|  | MPICH 5 | - | 40.0 ms | 110 ms | 20.0 ms |",
+    ]
+
+
+def test_checks(run: Run, lists: Run) -> None:
+    lists.samples["engine.list", 100] = [0.05]
+    found = [(check.what, check.measured, check.kept) for check in checks.checks([run, lists])]
+    assert found == [
+        ("2 ranks, 4 B: engine / gloo", "0.50", True),
+        # The flat buffer is faster, but not the same work.
+        ("2 ranks, 5 tensors: engine / MPICH 5, per tensor", "1.25", False),
+    ]
+
+
+def test_section_can_be_pasted(run: Run, lists: Run) -> None:
+    text = report.section([run, lists], 5, "tfring bench", "out.png")
+    places = [text.index(word) for word in ("| 4 B", "| 5 tensors", "(out.png)", "* engine")]
+    assert places == sorted(places)
 
 
 def test_details_leave_out_what_was_not_measured(run: Run) -> None:
@@ -153,7 +289,7 @@ def test_details_leave_out_what_was_not_measured(run: Run) -> None:
 
 
 def test_footnotes_name_the_absent(run: Run) -> None:
-    assert "not measured: MPI: mpi4py is not installed" in report.footnotes(run)
+    assert "not measured: MPI: no mpi4py" in report.footnotes([run])
 
 
 def test_json_holds_every_sample(run: Run) -> None:
@@ -167,9 +303,9 @@ def test_json_holds_every_sample(run: Run) -> None:
     assert (found["minimum"], found["median"]) == (1e-6, 2e-6)
 
 
-def test_plot(run: Run, tmp_path: Path) -> None:
+def test_plot(run: Run, lists: Run, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot.save([run, run], str(tmp_path / "out.png"))
+    plot.save([run, run, lists], str(tmp_path / "out.png"))
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -184,12 +320,34 @@ def test_levels_choose_contenders(levels: tuple[str, ...], kinds: list[str]) -> 
 
 def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(mpi_launchers, "find", lambda: [])
     _, absent = catalog.choose(options.Options(peers=True), 2)
     assert [line.partition(":")[0] for line in absent] == ["MPI", "gloo"]
 
 
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ({"mpiexec": "mpiexec (Open MPI) 5", "mpiexec.hydra": "HYDRA"}, ["openmpi", "mpich"]),
+        ({"mpiexec": "HYDRA build details", "mpiexec.hydra": "HYDRA"}, ["mpich"]),
+        ({"mpiexec": "Intel(R) MPI Library"}, ["intelmpi"]),
+        ({"mpiexec": "something else"}, []),
+        ({}, []),
+    ],
+)
+def test_mpi_libraries_are_told_apart(
+    said: dict[str, str], names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, words in said.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{words}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(mpi_launchers.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [launcher.name for launcher in mpi_launchers.find()] == names
+
+
 def test_worker_checks_the_result() -> None:
-    message = {"way": "", "count": 3, "dtype": "float32"}
+    message = {"way": "", "collective": "allreduce", "counts": [4], "dtype": "float32"}
     worker.prepare(Counted(), message)
     with pytest.raises(RuntimeError, match="wrong result"):
         worker.prepare(Counted(factor=2), message)
@@ -197,36 +355,55 @@ def test_worker_checks_the_result() -> None:
 
 def test_worker_times_each_call() -> None:
     contender = Counted()
-    prepared = contender.prepare("", np.zeros(1))
+    prepared = contender.prepare("", PROBLEM, [])
     assert len(worker.measure(prepared, 20)) == 20
     assert contender.calls == 23
 
 
 def test_worker_takes_the_mean_where_ranks_do_not_wait() -> None:
-    prepared = Counted(paced=False).prepare("", np.zeros(1))
+    prepared = Counted(paced=False).prepare("", PROBLEM, [])
     assert len(worker.measure(prepared, 20)) == 1
 
 
+def test_worker_measures_what_one_more_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+
+    def advance(nanoseconds: int) -> None:
+        now[0] += nanoseconds
+
+    monkeypatch.setattr(worker.time, "perf_counter_ns", lambda: now[0])
+    prepared = Prepared(lambda: advance(1700), lambda: None, base=lambda: advance(100), parts=16)
+    assert worker.measure(prepared, 3) == [100, 100, 100]
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "broadcast", "reducescatter"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("count", [1, 7, 100_003])
-def test_limit_reduces(ranks: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_moves_what_it_must(
+    collective: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 100_002
     monkeypatch.setenv("TFRING_SIZE", str(ranks))
     with shared_memory(ranks * count * 4) as path:
-        contenders = []
         for rank in range(ranks):
             monkeypatch.setenv("TFRING_RANK", str(rank))
-            contenders.append(MemoryLimit(path))
-        array = np.zeros(count, np.float32)
-        tensors = contenders[0]._tensors(array)
-        for rank, tensor in enumerate(tensors):
-            tensor[:] = rank + 1
-        for contender in contenders:
-            contender.prepare("", array).call()
-        assert all((tensor == ranks * (ranks + 1) / 2).all() for tensor in tensors)
+            limit = MemoryLimit(path)
+            problem = Problem(collective, "float32", (count,), rank, ranks)
+            tensors = limit.tensors(problem)
+            if rank == 0:
+                for number, tensor in enumerate(tensors):
+                    tensor[:] = number + 1
+            limit.prepare("", problem, []).call()
+        # Only an allreduce writes into what all share.
+        total = ranks * (ranks + 1) / 2
+        wanted = [total] * ranks if collective == "allreduce" else range(1, ranks + 1)
+        found = [set(tensor.tolist()) for tensor in tensors]
+        assert found == [{float(value)} for value in wanted]
 
 
 def test_group_that_cannot_start_says_why(tmp_path: Path) -> None:
-    contender = catalog.Contender("gloo", "peer", ("",), ("sh", "-c", "echo no luck; exit 3"))
+    contender = catalog.Contender(
+        "gloo", "gloo", "peer", ONE, ONE, ("sh", "-c", "echo no luck; exit 3")
+    )
     group = Group(contender, 2, tmp_path, [])
     with pytest.raises(GroupError, match=r"exit code 3 at the start\n  \| no luck"):
         group.connect()
@@ -234,21 +411,32 @@ def test_group_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_run_goes_on_without_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = catalog.Contender("gloo", "peer", ("",), ("false",))
+    broken = catalog.Contender("gloo", "gloo", "peer", ONE, ONE, ("false",))
     limit = catalog.choose(options.Options(levels=()), 1)[0][0]
     monkeypatch.setattr(catalog, "choose", lambda options, np: ([limit, broken], []))
     small = options.Options(sizes=(2**16,), rounds=1, round_seconds=0.001)
-    run = rounds.measure(small, 1, lambda line: None)
-    assert ([entry.key for entry in run.entries], len(run.absent)) == (["limit"], 1)
+    (run,) = rounds.measure(small, 1, lambda line: None)
+    assert ([entry.key for entry in run.entries], len(run.absent)) == (["limit", "copy"], 1)
 
 
-def test_engine_and_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_collective_for_real(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "out.json"
-    tiny = "-np 2 --sizes 4,64K --level engine --repeat 1 --seconds 0.001 --details --json"
-    code = cli.main([*tiny.split(), str(file)])
+    tiny = "-np 2 --sizes 8,64K --level engine --repeat 1 --seconds 0.001 --details --check"
+    lists = f"--collective {','.join(options.COLLECTIVES)} --tensors 3 --dtype float32,bfloat16"
+    code = cli.main([*tiny.split(), *lists.split(), "--json", str(file)])
     found = {
-        (entry["contender"], entry["bytes"])
-        for entry in json.loads(file.read_text())["runs"][0]["results"]
+        (run["collective"], run["dtype"], entry["contender"])
+        for run in json.loads(file.read_text())["runs"]
+        for entry in run["results"]
     }
-    assert (code, found) == (0, {("engine", 4), ("engine", 65536), ("limit", 65536)})
-    assert "| bytes | limit | engine |" in capsys.readouterr().out
+    right = {
+        (collective, dtype, contender)
+        for collective in options.COLLECTIVES
+        for dtype in ("float32", "bfloat16")
+        for contender in (
+            *(("engine.list", "engine.flat") if collective == "grouped" else ("engine",)),
+            *("limit", "copy"),
+        )
+    }
+    assert (code, found) == (0, right)
+    assert "| bytes | limit | copy | engine |" in capsys.readouterr().out

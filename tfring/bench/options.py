@@ -5,11 +5,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-DTYPES = ("float32", "float64", "float16", "int32", "int64", "int8", "uint8")
-LEVELS = ("engine", "op")
-DEFAULT_SIZES = "4,64K,1M,16M,100M"
+from tfring.bench import resnet50
+
+COLLECTIVES = ("allreduce", "grouped", "allgather", "broadcast", "reducescatter", "alltoall")
+DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int32",
+    "int64",
+    "int8",
+    "uint8",
+)
+LEVELS = ("engine", "op", "xla")
+DEFAULT_SIZES = "4,1K,16K,64K,256K,1M,4M,16M,100M"
+RESNET50 = "resnet50"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-_ITEM_BYTES = {"float16": 2, "float32": 4, "int32": 4, "int8": 1, "uint8": 1}
+_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "int8": 1, "uint8": 1}
+# Whose tensors are cut into as many equal parts as there are ranks.
+_IN_PARTS = ("allgather", "reducescatter", "alltoall")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,26 +33,77 @@ class Options:
 
     Attributes:
         np: numbers of ranks, measured one after the other.
-        sizes: bytes of the tensor, ascending.
-        dtype: NumPy name of its type.
-        levels: `engine`, `op` or both.
+        collectives: some of `COLLECTIVES`.
+        sizes: bytes of the tensors, ascending.
+        dtypes: NumPy names of their types.
+        levels: some of `LEVELS`.
+        tensors: of grouped: `resnet50`, or how many equal ones.
         peers: whether other libraries take part.
         rounds: turns of each contender for each size.
         round_seconds: roughly how long a turn lasts.
     """
 
     np: tuple[int, ...] = (2,)
+    collectives: tuple[str, ...] = ("allreduce",)
     sizes: tuple[int, ...] = (4, 2**16, 2**20, 2**24, 100 * 2**20)
-    dtype: str = "float32"
-    levels: tuple[str, ...] = LEVELS
+    dtypes: tuple[str, ...] = ("float32",)
+    levels: tuple[str, ...] = ("engine", "op")
+    tensors: str = RESNET50
     peers: bool = False
     rounds: int = 5
     round_seconds: float = 0.2
 
 
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One row: tensors to run a collective on.
+
+    Attributes:
+        label: what readers see.
+        counts: elements of each tensor, where that is longer the result's.
+        size: bytes of all of them.
+    """
+
+    label: str
+    counts: tuple[int, ...]
+    size: int
+
+
+def cases(options: Options, collective: str, dtype: str, np: int) -> list[Case]:
+    """Returns the rows of one table, ascending."""
+    item = item_bytes(dtype)
+    if collective == "grouped" and options.tensors == RESNET50:
+        counts = resnet50.counts()
+        size = sum(counts) * item
+        return [Case(f"ResNet-50: {len(counts)} tensors, {size_text(size)}", counts, size)]
+    pieces = int(options.tensors) if collective == "grouped" else 1
+    pieces = np if collective in _IN_PARTS else pieces
+    found = {}
+    for wanted in options.sizes:
+        each = max(1, -(-wanted // (item * pieces)))
+        size = each * pieces * item
+        counts = (each,) * pieces if collective == "grouped" else (each * pieces,)
+        label = f"{pieces} x {size_text(each * item)}" if len(counts) > 1 else size_text(size)
+        found[size] = Case(label, counts, size)
+    return list(found.values())
+
+
 def item_bytes(dtype: str) -> int:
     """Returns the bytes of one element."""
     return _ITEM_BYTES.get(dtype, 8)
+
+
+def parse_names(text: str, option: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Reads a list of names such as `engine,op`.
+
+    Raises:
+        ValueError: one is unknown.
+    """
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"{option} takes some of {', '.join(known)}. Received: {unknown[0]!r}")
+    return names
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -61,33 +127,25 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in ranks))
 
 
-def parse_levels(text: str) -> tuple[str, ...]:
-    """Reads levels such as `engine,op`.
+def parse_tensors(text: str) -> str:
+    """Reads which list is reduced: a preset or a number of tensors.
 
     Raises:
-        ValueError: one is unknown.
+        ValueError: it is neither.
     """
-    levels = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if not set(levels) <= set(LEVELS):
-        raise ValueError(f"--level takes engine, op or both. Received: --level {text}")
-    return levels
-
-
-def require_whole_elements(sizes: Sequence[int], dtype: str) -> None:
-    """Raises ValueError for a size that is no whole number of elements."""
-    for size in sizes:
-        if size % item_bytes(dtype):
-            raise ValueError(
-                f"--sizes must be multiples of {item_bytes(dtype)}, the bytes of one {dtype}. "
-                f"Received: --sizes {size}"
-            )
+    if text == RESNET50 or (text.isdecimal() and 0 < int(text) <= 10**5):
+        return text
+    raise ValueError(
+        f"--tensors takes {RESNET50} or a number of tensors up to 100000. "
+        f"Received: --tensors {text}"
+    )
 
 
 def size_text(size: int) -> str:
-    """Returns bytes for readers: 4 B, 64 KiB, 100 MiB."""
+    """Returns bytes for readers: 4 B, 64 KiB, 97.5 MiB."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size >= unit and size % unit == 0:
-            return f"{size // unit} {name}"
+        if size >= unit:
+            return f"{size // unit} {name}" if size % unit == 0 else f"{size / unit:.1f} {name}"
     return f"{size} B"
 
 

@@ -7,7 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfring.bench.options import size_text
-from tfring.bench.result import Run
+from tfring.bench.report import time_text
+from tfring.bench.result import Entry, Run
+
+_COLORS = {
+    "engine": "#c1272d",
+    "op": "#e8842c",
+    "mpich": "#0b4f8a",
+    "openmpi": "#2b8cbe",
+    "intelmpi": "#6baed6",
+    "gloo": "#4d9221",
+    "oneccl": "#7b3294",
+}
+_LINES = {"": "-", "eager": "-", "function": (0, (5, 2)), "graph": (0, (1, 1.2)), "xla": "-."}
+_GREY = "#8a8a8a"
 
 
 def available() -> bool:
@@ -16,36 +29,130 @@ def available() -> bool:
 
 
 def save(runs: Sequence[Run], path: str) -> None:
-    """Draws median time over bytes, both logarithmic, a panel for each number of ranks.
+    """Draws a panel for each run: times over bytes, or bars where tensors come in lists.
 
     Args:
-        runs: what to draw.
+        runs: what to draw; all numbers of ranks of one collective stand in one row.
         path: file to write; its ending chooses the format.
     """
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.5 * len(runs), 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
-    for run, panel in zip(runs, panels, strict=True):
-        _draw(run, panel)
-    panels[0].set_ylabel("median, microseconds")
-    panels[-1].legend(fontsize="small")
-    figure.savefig(path, dpi=120)
+    kinds = list(dict.fromkeys((run.collective, run.dtype) for run in runs))
+    rows = [[run for run in runs if (run.collective, run.dtype) == kind] for kind in kinds]
+    wide = max(len(row) for row in rows)
+    heights = [3.4 if row[0].collective == "grouped" else 5.0 for row in rows]
+    with matplotlib.rc_context({"font.size": 10, "axes.spines.top": False}):
+        figure = Figure(figsize=(7.4 * wide, sum(heights)), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.add_gridspec(len(rows), wide, height_ratios=heights)
+        for i, row in enumerate(rows):
+            panels = [figure.add_subplot(grid[i, j]) for j in range(len(row))]
+            for run, panel in zip(row, panels, strict=True):
+                (_bars if run.collective == "grouped" else _curves)(run, panel)
+            _same_heights(panels, row)
+        figure.savefig(path, dpi=130)
 
 
-def _draw(run: Run, panel: Any) -> None:
-    styles = {"own": "-", "peer": "--", "limit": ":"}
-    for entry in run.entries:
-        sizes = [size for size in run.sizes() if (entry.key, size) in run.samples]
-        summaries = [run.summary(entry.key, size) for size in sizes]
-        medians = [summary.median * 1e6 for summary in summaries if summary is not None]
-        title = entry.title.partition(" (")[0]
-        if entry.key.startswith("op."):
-            title += f", {entry.key.partition('.')[2]}"
-        panel.loglog(sizes, medians, styles[entry.role], marker="o", label=title)
-    panel.set_xticks(run.sizes(), [size_text(size) for size in run.sizes()])
+def _same_heights(panels: list[Any], row: list[Run]) -> None:
+    if row[0].collective == "grouped":
+        return
+    limits = [panel.get_ylim() for panel in panels]
+    for panel in panels:
+        panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+def _curves(run: Run, panel: Any) -> None:
+    drawn = [(entry, *_points(run, entry)) for entry in run.entries if entry.key != "copy"]
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    for entry, sizes, medians in drawn:
+        if entry.role == "limit":
+            panel.fill_between(sizes, medians, min(medians) / 10**3, color=_GREY, alpha=0.22, lw=0)
+            place = {"xytext": (-4, -16), "textcoords": "offset points", "ha": "right"}
+            panel.annotate("memory's limit", (sizes[-1], medians[-1]), color="#555555", **place)
+            continue
+        panel.plot(
+            sizes,
+            medians,
+            linestyle=_LINES.get(entry.way, "-"),
+            color=_COLORS.get(entry.contender, _GREY),
+            linewidth=2.6 if entry.key == "engine" else 1.5,
+            marker="o",
+            markersize=5 if entry.key == "engine" else 3.5,
+            zorder=3 if entry.role == "own" else 2,
+        )
+    medians = [m for entry, _, found in drawn if entry.role != "limit" for m in found]
+    panel.set_ylim(min(medians) / 2, max(medians) * 2)
+    _axes(run, panel)
+    _name_lines(panel, drawn)
+
+
+def _points(run: Run, entry: Entry) -> tuple[list[int], list[float]]:
+    pairs = [(size, run.median(entry.key, size)) for size in run.sizes()]
+    kept = [(size, median) for size, median in pairs if median is not None]
+    return [size for size, _ in kept], [median for _, median in kept]
+
+
+def _axes(run: Run, panel: Any) -> None:
+    sizes = run.sizes()
+    panel.set_xticks(sizes, [size_text(size) for size in sizes], rotation=35, ha="right")
     panel.set_xticks([], minor=True)
-    panel.set_title(f"allreduce of {run.dtype}, {run.np} ranks")
-    panel.grid(True, which="major", alpha=0.3)
+    panel.yaxis.set_major_formatter(lambda value, _: _round_time(value))
+    panel.yaxis.set_minor_formatter(lambda value, _: "")
+    panel.spines["right"].set_visible(False)
+    panel.grid(True, which="major", alpha=0.25)
+    panel.set_ylabel("median time of a call")
+    panel.set_title(f"{run.collective} of {run.dtype}, {run.np} ranks", loc="left", weight="bold")
+
+
+def _round_time(seconds: float) -> str:
+    return time_text(seconds).replace(".00", "").replace(".0 ", " ").replace(".10", ".1")
+
+
+def _name_lines(panel: Any, drawn: list[tuple[Entry, list[int], list[float]]]) -> None:
+    """Writes each line's name at its left end, moved so that none covers another."""
+    lines = [line for line in drawn if line[0].role != "limit"]
+    ends = sorted(((medians[0], entry) for entry, _, medians in lines), key=lambda end: end[0])
+    low, high = panel.get_ylim()
+    gap = (high / low) ** 0.052
+    at = 0.0
+    first = min(sizes[0] for _, sizes, _ in lines)
+    last = max(sizes[-1] for _, sizes, _ in lines)
+    panel.set_xlim(first * (first / last) ** 0.32, last * 2)
+    for median, entry in ends:
+        at = max(median, at * gap)
+        panel.annotate(
+            entry.label.replace("`", ""),
+            (first, at),
+            xytext=(-8, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            color=_COLORS.get(entry.contender, _GREY),
+            weight="bold" if entry.key == "engine" else "normal",
+            fontsize=9,
+        )
+
+
+def _bars(run: Run, panel: Any) -> None:
+    """One bar for each way to reduce the list, the fastest on top."""
+    size = run.sizes()[-1]
+    medians = [(run.median(entry.key, size), entry) for entry in run.entries if entry.key != "copy"]
+    bars = sorted(
+        ((median, entry) for median, entry in medians if median is not None),
+        key=lambda bar: -bar[0],
+    )
+    for place, (median, entry) in enumerate(bars):
+        color = _COLORS.get(entry.contender, "#bdbdbd")
+        # A flat buffer is less work than a list.
+        look = {"hatch": "//", "alpha": 0.45} if entry.way == "flat" else {}
+        panel.barh(place, median, color=color, edgecolor="white", **look)
+        panel.text(median, place, f" {time_text(median)}", va="center", fontsize=9)
+    names = [entry.label.replace("`", "") for _, entry in bars]
+    panel.set_yticks(range(len(bars)), names, fontsize=9)
+    panel.set_xlim(0, bars[0][0] * 1.15)
+    panel.xaxis.set_major_formatter(lambda value, _: _round_time(value) if value else "0")
+    panel.spines["right"].set_visible(False)
+    panel.set_title(f"{run.labels[size]}, {run.np} ranks", loc="left", weight="bold")

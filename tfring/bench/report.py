@@ -9,35 +9,96 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from tfring.bench.options import size_text
-from tfring.bench.result import Entry, Run, algorithm_bandwidth, bus_bandwidth, summarize
+from tfring.bench.result import (
+    Entry,
+    Run,
+    algorithm_bandwidth,
+    bus_bandwidth,
+    summarize,
+)
 from tfring.version import __version__
 
-_SHORT = {
-    "limit": "limit",
-    "engine": "engine",
-    "op.eager": "op, eager",
-    "op.function": "op, `tf.function`",
+_NAMES = {
+    "allreduce": "Allreduce (sum)",
+    "grouped": "Grouped allreduce (sum of a list of tensors)",
+    "allgather": "Allgather",
+    "broadcast": "Broadcast",
+    "reducescatter": "Reducescatter (sum)",
+    "alltoall": "Alltoall",
+}
+# Columns of a table of lists; the last is another work, for comparison.
+_LIST_COLUMNS = {
+    "list": "one call",
+    "eager": "one call",
+    "function": "`tf.function`",
+    "graph": "in a graph",
+    "xla": "XLA",
+    "each": "per tensor",
+    "packed": "packed",
+    "flat": "flat buffer",
 }
 
 
+def section(runs: Sequence[Run], rounds: int, command: str, picture: str | None = None) -> str:
+    """Returns all that is said of some runs, to be put into a document as it is."""
+    parts = []
+    for run in runs:
+        parts += [caption(run, rounds), markdown(run)]
+    if picture:
+        parts.append(f"![Median times of this run, drawn over the bytes]({picture})")
+    parts.append(f"{footnotes(runs)}\n* measured by `{command}`")
+    return "\n\n".join(parts)
+
+
 def markdown(run: Run) -> str:
-    """Returns the table of medians: a row per size, a column per contender, then ratios."""
-    ratios = [
-        (entry, peer)
-        for entry in run.entries
-        for peer in run.entries
-        if entry.key == "engine" and peer.role == "peer"
-    ]
-    head = ["bytes", *(_short(entry) for entry in run.entries)]
-    head += [f"{_short(entry)} / {_short(peer)}" for entry, peer in ratios]
+    """Returns the table of medians."""
+    return _lists(run) if run.collective == "grouped" else _sizes(run)
+
+
+def _sizes(run: Run) -> str:
+    """A row for each size, a column for each way, then ratios."""
+    best = any(entry.role == "peer" for entry in run.entries)
+    head = ["bytes", *(entry.label for entry in run.entries)]
+    own = any(entry.key == "engine" for entry in run.entries)
+    head += ["engine / limit"] if own and _has(run, "limit") else []
+    head += ["engine / best peer"] if own and best else []
     rows = []
     for size in run.sizes():
-        cells = [size_text(size)]
+        cells = [run.labels[size]]
         cells += [_time(run, entry.key, size) for entry in run.entries]
-        cells += [_ratio(run, entry.key, peer.key, size) for entry, peer in ratios]
+        if "engine / limit" in head:
+            cells.append(ratio(run.own(size), run.median("limit", size)))
+        if "engine / best peer" in head:
+            peer = run.best_peer(size)
+            cells.append(ratio(run.own(size), peer[1] if peer else None))
         rows.append(cells)
     return _table(head, rows)
+
+
+def _lists(run: Run) -> str:
+    """A row for each contender, a column for each way to reduce a list."""
+    columns = dict.fromkeys(_LIST_COLUMNS.values())
+    used = [c for c in columns if any(_list_column(entry) == c for entry in run.entries)]
+    rows = []
+    for size in run.sizes():
+        label = run.labels[size]
+        for name in dict.fromkeys(_row_name(entry) for entry in run.entries):
+            cells = dict.fromkeys(used, "-")
+            for entry in run.entries:
+                if _row_name(entry) == name:
+                    cells[_list_column(entry)] = _time(run, entry.key, size)
+            if set(cells.values()) != {"-"}:
+                rows.append([label, name, *cells.values()])
+                label = ""
+    return _table(["tensors", "", *used], rows)
+
+
+def _row_name(entry: Entry) -> str:
+    return entry.label.partition(",")[0]
+
+
+def _list_column(entry: Entry) -> str:
+    return _LIST_COLUMNS.get(entry.way, _LIST_COLUMNS["flat"])
 
 
 def details(run: Run) -> str:
@@ -52,10 +113,10 @@ def details(run: Run) -> str:
             times = (summary.minimum, summary.median, summary.p99)
             speeds = (
                 algorithm_bandwidth(size, summary.median),
-                bus_bandwidth(size, summary.median, run.np),
+                bus_bandwidth(run.collective, size, summary.median, run.np),
             )
             rows.append(
-                [size_text(size), _short(entry), str(summary.calls)]
+                [run.labels[size], entry.label, str(summary.calls)]
                 + [time_text(seconds) for seconds in times]
                 + [f"{speed / 1e9:.3g}" for speed in speeds]
             )
@@ -65,21 +126,25 @@ def details(run: Run) -> str:
 def caption(run: Run, rounds: int) -> str:
     """Returns what a reader must know to trust the table."""
     return (
-        f"Allreduce (sum) of {run.dtype}, {run.np} ranks on one machine, one thread each; medians "
-        f"over {rounds} rounds in which all take turns, a call counted by its slowest rank."
+        f"**{_NAMES[run.collective]} of {run.dtype}, {run.np} ranks** on one machine, one thread "
+        f"each; medians over {rounds} rounds in which all take turns, a call counted by its "
+        "slowest rank."
     )
 
 
-def footnotes(run: Run) -> str:
+def footnotes(runs: Sequence[Run]) -> str:
     """Returns who took part, who did not, and on which machine."""
-    lines = [f"* {_short(entry)}: {entry.title}" for entry in _by_title(run.entries)]
-    lines += [f"* not measured: {text.splitlines()[0]}" for text in run.absent]
+    lines = []
+    for run in runs:
+        for entry in run.entries:
+            lines.append(f"* {_row_name(entry)}: {_explained(entry)}")
+        lines += [f"* not measured: {text.splitlines()[0]}" for text in run.absent]
     facts = machine()
     lines.append(
         f"* {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux "
         f"{facts['kernel']}, Python {facts['python']}, {facts['date']}"
     )
-    return "\n".join(lines)
+    return "\n".join(dict.fromkeys(lines))
 
 
 def as_json(runs: Sequence[Run], command: str) -> dict[str, Any]:
@@ -91,7 +156,7 @@ def as_json(runs: Sequence[Run], command: str) -> dict[str, Any]:
         "runs": [
             {
                 "np": run.np,
-                "collective": "allreduce",
+                "collective": run.collective,
                 "dtype": run.dtype,
                 "absent": run.absent,
                 "contenders": [vars(entry) for entry in run.entries],
@@ -124,26 +189,28 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e6:.2f} us"
 
 
+def ratio(first: float | None, second: float | None) -> str:
+    """Returns one time over another, "-" where one is missing."""
+    return "-" if first is None or not second else f"{first / second:.2f}"
+
+
 def _digits(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def _short(entry: Entry) -> str:
-    return _SHORT.get(entry.key, entry.title.partition(" ")[0])
+def _explained(entry: Entry) -> str:
+    if entry.way == "copy":
+        return "each rank copies the bytes of one tensor, from memory of its own to its own"
+    return entry.title
 
 
-def _by_title(entries: Sequence[Entry]) -> list[Entry]:
-    return [entry for entry in entries if not entry.key.endswith(".function")]
+def _has(run: Run, key: str) -> bool:
+    return any(entry.key == key for entry in run.entries)
 
 
 def _time(run: Run, key: str, size: int) -> str:
-    summary = run.summary(key, size)
-    return "-" if summary is None else time_text(summary.median)
-
-
-def _ratio(run: Run, key: str, peer: str, size: int) -> str:
-    own, other = run.summary(key, size), run.summary(peer, size)
-    return "-" if own is None or other is None else f"{own.median / other.median:.2f}"
+    median = run.median(key, size)
+    return "-" if median is None else time_text(median)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -158,9 +225,10 @@ def _result(run: Run, key: str, size: int) -> dict[str, Any]:
     return {
         "contender": key,
         "bytes": size,
+        "label": run.labels[size],
         **vars(summary),
         "algorithm_bandwidth": algorithm_bandwidth(size, summary.median),
-        "bus_bandwidth": bus_bandwidth(size, summary.median, run.np),
+        "bus_bandwidth": bus_bandwidth(run.collective, size, summary.median, run.np),
         "samples": samples,
     }
 

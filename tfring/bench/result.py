@@ -6,20 +6,28 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+_LIST_WAYS = ("list", "each", "packed")
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One way to do an allreduce.
+    """One way of one contender to do a collective: a column.
 
     Attributes:
-        key: short name, such as `engine`, `op.eager`, `gloo`.
+        key: unique, such as `engine`, `op.eager`, `gloo`.
+        label: short name for readers.
         title: what it is, with its version.
         role: `own`, `peer` or `limit`.
+        contender: the contender's name.
+        way: which of its ways.
     """
 
     key: str
+    label: str
     title: str
     role: str
+    contender: str = ""
+    way: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,20 +49,24 @@ class Summary:
 
 @dataclasses.dataclass
 class Run:
-    """All samples of one number of ranks.
+    """All samples of one collective with one element type at one number of ranks.
 
     Attributes:
         np: number of ranks.
+        collective: which.
         dtype: element type.
         entries: those that took part, in the order of the columns.
         samples: seconds of each call by (entry's key, bytes).
+        labels: what readers see for those bytes.
         absent: one line for each that could not take part.
     """
 
     np: int
+    collective: str
     dtype: str
     entries: list[Entry] = dataclasses.field(default_factory=list)
     samples: dict[tuple[str, int], list[float]] = dataclasses.field(default_factory=dict)
+    labels: dict[int, str] = dataclasses.field(default_factory=dict)
     absent: list[str] = dataclasses.field(default_factory=list)
 
     def summary(self, key: str, size: int) -> Summary | None:
@@ -62,9 +74,35 @@ class Run:
         samples = self.samples.get((key, size))
         return summarize(samples) if samples else None
 
+    def median(self, key: str, size: int) -> float | None:
+        """Returns the median, None where nothing was measured."""
+        summary = self.summary(key, size)
+        return None if summary is None else summary.median
+
     def sizes(self) -> list[int]:
         """Returns the sizes measured, ascending."""
         return sorted({size for _, size in self.samples})
+
+    def own(self, size: int) -> float | None:
+        """Returns the engine's median; of grouped, that of the list."""
+        return self.median("engine.list" if self.collective == "grouped" else "engine", size)
+
+    def best_peer(self, size: int) -> tuple[Entry, float] | None:
+        """Returns the fastest peer that did the same work, and its median; None without peers.
+
+        A flat buffer is not the same work as a list.
+        """
+        ways = _LIST_WAYS if self.collective == "grouped" else ("",)
+        medians = [
+            (median, entry)
+            for entry in self.entries
+            if entry.role == "peer" and entry.way in ways
+            if (median := self.median(entry.key, size)) is not None
+        ]
+        if not medians:
+            return None
+        median, entry = min(medians, key=lambda pair: pair[0])
+        return entry, median
 
 
 def summarize(samples: Sequence[float]) -> Summary:
@@ -85,10 +123,18 @@ def slowest(by_rank: Sequence[Sequence[int]]) -> list[float]:
 
 
 def algorithm_bandwidth(size: int, seconds: float) -> float:
-    """Returns bytes of the tensor per second, whatever the ranks had to move for it."""
+    """Returns bytes of the tensors per second, whatever the ranks had to move for it."""
     return size / seconds
 
 
-def bus_bandwidth(size: int, seconds: float, np: int) -> float:
-    """Returns bytes per second that each rank of a bandwidth-optimal ring would have sent."""
-    return size / seconds * 2 * (np - 1) / np
+def bus_bandwidth(collective: str, size: int, seconds: float, np: int) -> float:
+    """Returns bytes per second that the busiest rank of a bandwidth-optimal algorithm would send.
+
+    Of the bytes of the longer side, the input's or the output's: allreduce 2 (n - 1) / n, since
+    each of n parts is sent once to be added up and once to be shared out; allgather, reducescatter
+    and alltoall (n - 1) / n, all but a rank's own part; broadcast 1.
+    """
+    if collective == "broadcast":
+        return size / seconds
+    passes = 2 if collective in ("allreduce", "grouped") else 1
+    return size / seconds * passes * (np - 1) / np

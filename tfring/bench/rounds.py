@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfring.bench import catalog
 from tfring.bench.group import Group, GroupError, shared_memory
-from tfring.bench.options import Options, item_bytes, size_text
+from tfring.bench.options import Case, Options, cases
 from tfring.bench.result import Entry, Run, slowest, summarize
 
 _LEAST_CALLS = 3
@@ -17,8 +17,8 @@ _LEAST_CALLS = 3
 _TRIAL_SHARES = (0.1, 1.0)
 
 
-def measure(options: Options, np: int, say: Callable[[str], None]) -> Run:
-    """Measures all sizes at one number of ranks.
+def measure(options: Options, np: int, say: Callable[[str], None]) -> list[Run]:
+    """Measures everything at one number of ranks.
 
     Args:
         options: what to measure.
@@ -26,48 +26,54 @@ def measure(options: Options, np: int, say: Callable[[str], None]) -> Run:
         say: is told in one line what happens.
 
     Returns:
-        The run; peers that did not start or failed are named in `absent`.
+        A run for each collective and type; what did not start, failed, or cannot do it is named in
+        `absent`.
 
     Raises:
         GroupError: tfring itself, or the measurement of the limit, failed.
     """
     chosen, absent = catalog.choose(options, np)
-    run = Run(np, options.dtype, absent=absent)
-    say(f"np {np}: starting {', '.join(contender.kind for contender in chosen)}")
+    say(f"np {np}: starting {', '.join(contender.name for contender in chosen)}")
+    runs = []
     with _started(chosen, np, options) as groups:
-        turns = [_Turns(group) for group in groups if _connected(group, run)]
-        run.entries = [entry for turn in turns for entry in turn.entries.values()]
-        for size in options.sizes:
-            say(f"np {np}: {size_text(size)}")
-            _measure_size(turns, size, options, run)
-    used = {key for key, _ in run.samples}
-    run.entries = [entry for entry in run.entries if entry.key in used]
-    for line in run.absent:
-        say(f"np {np}: without {line}")
-    return run
+        turns = [_Turns(group) for group in groups if _connected(group, absent)]
+        for line in absent:
+            say(f"np {np}: without {line}")
+        for collective in options.collectives:
+            for dtype in options.dtypes:
+                run = Run(np, collective, dtype, absent=list(absent))
+                _measure(turns, options, run, say)
+                absent += [f"{turn.group.title}: lost before" for turn in turns if turn.lost]
+                turns = [turn for turn in turns if not turn.lost]
+                runs.append(run)
+    return runs
 
 
 class _Turns:
     """One contender: its group, its columns, and whether it still takes part."""
 
     def __init__(self, group: Group) -> None:
-        contender = group.contender
         self.group, self.lost = group, False
-        self.entries: dict[str, Entry] = dict(
-            zip(contender.ways, contender.entries(group.title), strict=True)
-        )
+        self.entries: dict[str, Entry] = {}
         self._calls: dict[str, int] = {}
 
-    def prepare(self, size: int, options: Options) -> None:
+    def prepare(self, case: Case, options: Options, run: Run) -> None:
         """Makes tensors and finds out how many calls fill a turn."""
         self._calls = {}
         self.group.ask(do="forget")
-        if size < self.group.contender.from_bytes:
+        if case.size < self.group.contender.from_bytes:
             return
-        count = size // item_bytes(options.dtype)
-        for way in self.entries:
-            answers = self.group.ask(do="prepare", way=way, count=count, dtype=options.dtype)
-            if any("unsupported" in answer for answer in answers):
+        for way, entry in self.entries.items():
+            answers = self.group.ask(
+                do="prepare",
+                way=way,
+                counts=case.counts,
+                collective=run.collective,
+                dtype=run.dtype,
+            )
+            refusals = [answer["unsupported"] for answer in answers if "unsupported" in answer]
+            if refusals:
+                _note(run.absent, f"{entry.label}: {refusals[0]}")
                 continue
             calls = _LEAST_CALLS
             for share in _TRIAL_SHARES:
@@ -85,23 +91,36 @@ class _Turns:
     def lose(self) -> None:
         """Takes part no longer."""
         self.lost, self._calls = True, {}
+        self.group.kill()
 
     def _measure(self, way: str, calls: int) -> list[float]:
         answers = self.group.ask(do="measure", way=way, calls=calls)
         return slowest([answer["ns"] for answer in answers])
 
 
-def _measure_size(turns: list[_Turns], size: int, options: Options, run: Run) -> None:
+def _measure(turns: list[_Turns], options: Options, run: Run, say: Callable[[str], None]) -> None:
+    for turn in turns:
+        turn.entries = turn.group.contender.entries(turn.group.title, run.collective)
+    columns = [entry for turn in turns for entry in turn.entries.values()]
+    for case in cases(options, run.collective, run.dtype, run.np):
+        say(f"np {run.np}: {run.collective} {run.dtype} {case.label}")
+        run.labels[case.size] = case.label
+        _measure_case([turn for turn in turns if not turn.lost], case, options, run)
+    used = {key for key, _ in run.samples}
+    run.entries = [entry for entry in columns if entry.key in used]
+
+
+def _measure_case(turns: list[_Turns], case: Case, options: Options, run: Run) -> None:
     for turn in turns:
         with _tolerant(turn, run):
-            turn.prepare(size, options)
+            turn.prepare(case, options, run)
     for number in range(options.rounds):
         # Another one first each time: what runs before leaves its traces in the caches.
         for i in range(len(turns)):
             turn = turns[(i + number) % len(turns)]
-            with _tolerant(turn, run):
-                turn.take(size, run)
-    turns[:] = [turn for turn in turns if not turn.lost]
+            if not turn.lost:
+                with _tolerant(turn, run):
+                    turn.take(case.size, run)
 
 
 @contextlib.contextmanager
@@ -110,21 +129,28 @@ def _tolerant(turn: _Turns, run: Run) -> Iterator[None]:
     try:
         yield
     except GroupError as error:
+        _forgive(turn.group, error)
         turn.lose()
-        _note(turn.group, error, run)
+        _note(run.absent, str(error))
 
 
-def _note(group: Group, error: GroupError, run: Run) -> None:
+def _forgive(group: Group, error: GroupError) -> None:
     if group.contender.role != "peer":
         raise error
-    run.absent.append(str(error))
 
 
-def _connected(group: Group, run: Run) -> bool:
+def _note(lines: list[str], line: str) -> None:
+    if line not in lines:
+        lines.append(line)
+
+
+def _connected(group: Group, absent: list[str]) -> bool:
     try:
         group.connect()
     except GroupError as error:
-        _note(group, error, run)
+        _forgive(group, error)
+        group.kill()
+        absent.append(str(error))
         return False
     return True
 
@@ -132,15 +158,25 @@ def _connected(group: Group, run: Run) -> bool:
 @contextlib.contextmanager
 def _started(chosen: list[catalog.Contender], np: int, options: Options) -> Iterator[list[Group]]:
     """Starts all groups side by side and ends them whatever happens."""
+    largest = max(
+        case.size
+        for collective in options.collectives
+        for dtype in options.dtypes
+        for case in cases(options, collective, dtype, np)
+    )
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfring-")))
-        shared = stack.enter_context(shared_memory(np * max(options.sizes)))
-        groups = []
-        for contender in chosen:
-            own = folder / contender.kind
-            own.mkdir()
-            files = {"shared": [shared], "meeting": [str(own / "meeting")]}
-            group = Group(contender, np, own, files.get(contender.needs, []))
-            stack.callback(group.close)
-            groups.append(group)
-        yield groups
+        shared = stack.enter_context(shared_memory(np * largest))
+        groups: list[Group] = []
+        try:
+            for contender in chosen:
+                own = folder / contender.name
+                own.mkdir()
+                files = {"shared": [shared], "meeting": [str(own / "meeting")]}
+                groups.append(Group(contender, np, own, files.get(contender.needs, [])))
+            yield groups
+            for group in groups:
+                group.close()
+        finally:
+            for group in groups:
+                group.kill()

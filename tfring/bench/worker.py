@@ -6,17 +6,29 @@ Between its turns it sleeps in `recv`. Messages are lines of JSON.
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import json
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tfring.bench.contenders.base import Contender, Prepared, UnsupportedError
+from tfring.bench.problem import Problem
+
+# Each library is imported only where it is the one measured.
+_CONTENDERS = {
+    "engine": ("engine", "Engine"),
+    "op": ("tensorflow_op", "TensorFlowOp"),
+    "mpi": ("mpi", "Mpi"),
+    "gloo": ("gloo", "Gloo"),
+    "oneccl": ("oneccl", "OneCcl"),
+    "limit": ("memory_limit", "MemoryLimit"),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -34,26 +46,8 @@ def main(arguments: list[str]) -> int:
 
 def make(kind: str, files: list[str]) -> Contender:
     """Connects this rank with its peers."""
-    # Each library is imported only where it is the one measured.
-    if kind == "engine":
-        from tfring.bench.contenders.engine import Engine
-
-        return Engine()
-    if kind == "op":
-        from tfring.bench.contenders.tensorflow_op import TensorFlowOp
-
-        return TensorFlowOp()
-    if kind == "mpi":
-        from tfring.bench.contenders.mpi import Mpi
-
-        return Mpi()
-    if kind == "gloo":
-        from tfring.bench.contenders.gloo import Gloo
-
-        return Gloo(*files)
-    from tfring.bench.contenders.memory_limit import MemoryLimit
-
-    return MemoryLimit(*files)
+    module, name = _CONTENDERS[kind]
+    return getattr(importlib.import_module(f"tfring.bench.contenders.{module}"), name)(*files)
 
 
 def serve(contender: Contender, stream: Any) -> None:
@@ -77,25 +71,40 @@ def serve(contender: Contender, stream: Any) -> None:
 
 
 def prepare(contender: Contender, message: dict[str, Any]) -> Prepared:
-    """Makes an allreduce ready and proves once that its result is right."""
-    array = np.full(message["count"], contender.rank + 1, dtype=message["dtype"])
-    prepared = contender.prepare(message["way"], array)
-    result = prepared.check()
-    expected = contender.size * (contender.size + 1) // 2
-    if result is not None and not (result == expected).all():
-        raise RuntimeError(f"wrong result: expected {expected} everywhere, got {result}")
+    """Makes a collective ready and proves once that its result is right."""
+    way, counts = message["way"], tuple(message["counts"])
+    problem = Problem(
+        message["collective"], message["dtype"], counts, contender.rank, contender.size
+    )
+    if way == "flat":
+        problem = problem.flat()
+    inputs = problem.inputs()
+    prepared = contender.prepare(way, problem, inputs)
+    results = prepared.results()
+    if results is not None:
+        require_right(results, problem.expected())
     # Sums in place would grow to infinity.
-    array.fill(0)
+    for array in inputs:
+        array.fill(0)
     return prepared
+
+
+def require_right(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    """Raises RuntimeError unless all tensors are equal."""
+    for number, (result, right) in enumerate(zip(results, expected, strict=True)):
+        if not np.array_equal(result.reshape(-1), right):
+            raise RuntimeError(f"wrong result: expected {right}, got {result} (tensor {number})")
 
 
 def measure(prepared: Prepared, calls: int) -> list[int]:
     """Returns the nanoseconds of each call, after some that are not counted."""
-    stamps = [0] * (calls + 1)
     for _ in range(1 + calls // 10):
         prepared.call()
     gc.disable()
     try:
+        if prepared.base is not None:
+            return marginal(prepared.call, prepared.base, prepared.parts, calls)
+        stamps = [0] * (calls + 1)
         timed_calls(prepared.call, stamps)
     finally:
         gc.enable()
@@ -111,6 +120,18 @@ def timed_calls(call: Callable[[], Any], stamps: list[int]) -> None:
     for i in range(1, len(stamps)):
         call()
         stamps[i] = clock()
+
+
+def marginal(call: Callable[[], Any], base: Callable[[], Any], parts: int, calls: int) -> list[int]:
+    """Returns what `call` takes beyond `base`, divided by `parts`; both take turns."""
+    base()
+    long, short = [0] * 2, [0] * 2
+    samples = []
+    for _ in range(calls):
+        timed_calls(call, long)
+        timed_calls(base, short)
+        samples.append(max(1, (long[1] - long[0] - short[1] + short[0]) // parts))
+    return samples
 
 
 def send(stream: Any, **message: Any) -> None:

@@ -1,8 +1,7 @@
-"""The engine alone: `tfr_run` through ctypes, with a request that is built once, in place."""
+"""The engine alone: `tfr_run` through ctypes, with a request that is built once."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from ctypes import byref, c_int64, c_void_p
@@ -10,9 +9,18 @@ from ctypes import byref, c_int64, c_void_p
 import numpy as np
 
 from tfring import _identity, _native, settings, world
-from tfring.bench.contenders.base import Prepared, UnsupportedError
+from tfring.bench.contenders.base import Prepared, UnsupportedError, into
+from tfring.bench.problem import ROOT, Problem
 
-_ALLREDUCE, _SUM = 1, 1
+_SUM = 1
+_KINDS = {
+    "allreduce": 1,
+    "grouped": 1,
+    "allgather": 2,
+    "broadcast": 3,
+    "reducescatter": 5,
+    "alltoall": 6,
+}
 _DTYPES = {
     "float32": 1,
     "float64": 2,
@@ -20,6 +28,7 @@ _DTYPES = {
     "uint8": 4,
     "int8": 6,
     "int64": 9,
+    "bfloat16": 14,
     "float16": 19,
 }
 
@@ -38,19 +47,24 @@ class Engine:
         version = self._engine.tfr_version().decode()
         self.title = f"tfring {version}, engine ({self._overhead_us():.2f} us of it ctypes)"
 
-    def prepare(self, way: str, array: np.ndarray) -> Prepared:
-        """Makes an in-place allreduce ready."""
-        if array.dtype.name not in _DTYPES:
-            raise UnsupportedError(f"no {array.dtype.name}")
-        address = array.ctypes.data
-        dims = (c_int64 * 1)(array.size)
-        tensor = _native.Tensor(address, address, dims, 1, _DTYPES[array.dtype.name])
+    def prepare(self, way: str, problem: Problem, inputs: list[np.ndarray]) -> Prepared:
+        """Makes a request ready, in place where shapes allow."""
+        if problem.dtype not in _DTYPES:
+            raise UnsupportedError(f"no {problem.dtype}")
+        outputs = problem.outputs(inputs)
+        dtype = _DTYPES[problem.dtype]
+        tensors = (_native.Tensor * len(inputs))()
+        for tensor, source, target in zip(tensors, inputs, outputs, strict=True):
+            dims = (c_int64 * 1)(source.size)
+            tensor.input, tensor.output = source.ctypes.data, target.ctypes.data
+            tensor.dims, tensor.ndims, tensor.dtype = dims, 1, dtype
         request = _native.Request(
             name=b"bench",
-            kind=_ALLREDUCE,
-            reduce_op=_SUM,
-            tensor_count=1,
-            tensors=ctypes.pointer(tensor),
+            kind=_KINDS[problem.collective],
+            reduce_op=_SUM if problem.reduces else 0,
+            root=ROOT,
+            tensor_count=len(tensors),
+            tensors=tensors,
             prescale=1.0,
             postscale=1.0,
         )
@@ -63,11 +77,7 @@ class Engine:
             if run(*arguments):
                 raise RuntimeError(error.text.decode())
 
-        def check() -> np.ndarray:
-            call()
-            return array
-
-        return Prepared(call, check)
+        return into(outputs, call, keeps=inputs)
 
     def close(self) -> None:
         """Leaves the world."""
