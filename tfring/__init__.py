@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from tfring.partial import PartialDistributedGradientTape, PartialDistributedOptimizer
     from tfring.sync_batch_norm import SyncBatchNormalization
     from tfring.tape import DistributedGradientTape
+    from tfring.tracing import trace
 
     callbacks: ModuleType
     data: ModuleType
@@ -179,6 +180,7 @@ __all__ = [
     "size_op",
     "split_list",
     "stats",
+    "trace",
 ]
 
 # Names that would load TensorFlow, or that few programs use, and the modules that hold them.
@@ -215,6 +217,7 @@ _LAZY = {
     "reducescatter": "tfring.collectives",
     "run": "tfring.launch.function",
     "size_op": "tfring.collectives",
+    "trace": "tfring.tracing",
 }
 _LAZY_MODULES = ("callbacks", "data", "keras")
 

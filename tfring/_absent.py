@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _ELASTIC = "when a process is lost, the job ends; restart it from a checkpoint"
-_TIMELINE = "tfring.stats() tells how long this rank waited and moved data"
+_TIMELINE = "`with tfring.trace(path):` writes what the collectives in it did"
 
 _INSTEAD = {
     "LocalGradientAggregationHelper": "use DistributedOptimizer(backward_passes_per_step=...)",

@@ -10,6 +10,7 @@ from ctypes import (
     POINTER,
     Structure,
     byref,
+    c_char,
     c_char_p,
     c_double,
     c_int,
@@ -29,7 +30,7 @@ _ERROR_TEXT_BYTES = 4096
 class Error(Structure):
     """`tfr_error`."""
 
-    _fields_ = [("code", c_int32), ("text", ctypes.c_char * _ERROR_TEXT_BYTES)]
+    _fields_ = [("code", c_int32), ("text", c_char * _ERROR_TEXT_BYTES)]
 
 
 class Bytes(Structure):
@@ -92,7 +93,26 @@ class Stats(Structure):
             "staging_bytes_peak",
             "wait_ns",
             "transfer_ns",
+            "queue_ns",
         )
+    ]
+
+
+class Record(Structure):
+    """`tfr_record`."""
+
+    _fields_ = [
+        ("name", c_char * 128),
+        ("submitted_ns", c_int64),
+        ("agreed_ns", c_int64),
+        ("began_ns", c_int64),
+        ("ended_ns", c_int64),
+        ("bytes", c_uint64),
+        ("group", c_uint64),
+        ("kind", c_int32),
+        ("tensors", c_int32),
+        ("last_rank", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -154,6 +174,12 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tfr_world_info": (None, [c_void_p, POINTER(Info)]),
     "tfr_world_hosts": (None, [c_void_p, POINTER(c_int32)]),
     "tfr_world_stats": (None, [c_void_p, POINTER(Stats)]),
+    "tfr_world_waits": (None, [c_void_p, POINTER(c_uint64)]),
+    "tfr_world_record": (c_int, [c_void_p, c_uint64, _ERROR]),
+    "tfr_world_records": (
+        c_uint64,
+        [c_void_p, POINTER(Record), c_uint64, POINTER(c_uint64)],
+    ),
     "tfr_world_abort": (None, [c_void_p, c_char_p]),
     "tfr_world_shutdown": (None, [c_void_p]),
     "tfr_world_after_fork": (None, [c_void_p]),

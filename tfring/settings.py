@@ -224,7 +224,7 @@ IGNORED: dict[tuple[str, ...], str] = {
         "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
     ): "Nothing is tuned while training.",
     ("HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES"): (
-        "There is no timeline yet; see `tfring.stats()`."
+        "No timeline is written by itself; see `tfring.trace`."
     ),
     ("HOROVOD_STALL_CHECK_DISABLE",): "Set `warn_after` and `fail_after` to 0.",
     ("HOROVOD_THREAD_AFFINITY",): "The engine's thread sleeps when there is nothing to do.",

@@ -10,9 +10,9 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
-from ctypes import byref, c_void_p
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import byref, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tfring import _failure, _identity, _native
 from tfring import settings as _settings
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _NEVER_S = 1e9
+_T = TypeVar("_T")
 
 _logger = logging.getLogger("tfring")
 
@@ -53,8 +54,13 @@ class Stats:
         wire_bytes_sent: data bytes that this rank wrote to the network.
         staging_bytes: memory that the engine holds now for data.
         staging_bytes_peak: the most it ever held.
-        wait_ns: nanoseconds in which some rank had not arrived yet.
-        transfer_ns: nanoseconds in which data was moved and reduced.
+        wait_ns: nanoseconds in which this rank had collectives pending and none could run, because
+            other ranks had not come to them yet. Time that passes for many at once counts once.
+        transfer_ns: nanoseconds in which data was moved and reduced. A peer that the system stops
+            in the middle of it counts here, not as waited for.
+        queue_ns: nanoseconds from when all ranks had a collective until it began, because others
+            ran first or the engine had yet to wake, added up over collectives.
+        waited_for: seconds of `wait_ns` by the rank that came last, for every rank of the job.
     """
 
     collectives: int
@@ -66,6 +72,8 @@ class Stats:
     staging_bytes_peak: int
     wait_ns: int
     transfer_ns: int
+    queue_ns: int
+    waited_for: Mapping[int, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,12 +276,19 @@ def stats() -> Stats:
     Raises:
         NotInitializedError: before `init` or after `shutdown`.
         RuntimeError: in a forked process.
+
+    Example:
+        >>> import tfring as hvd
+        >>> hvd.init()
+        >>> hvd.stats().waited_for[0]  # seconds that this rank has waited for rank 0
+        0.0
     """
-    with _process.lock:
-        require_usable()
-        raw = _native.Stats()
-        _native.engine().tfr_world_stats(_world().handle, byref(raw))
-    return Stats(**{field.name: getattr(raw, field.name) for field in dataclasses.fields(Stats)})
+    raw = _native.Stats()
+    with_engine(lambda handle: _native.engine().tfr_world_stats(handle, byref(raw)))
+    waits = (c_uint64 * size())()
+    with_engine(lambda handle: _native.engine().tfr_world_waits(handle, waits))
+    sums = {field[0]: getattr(raw, field[0]) for field in _native.Stats._fields_}
+    return Stats(**sums, waited_for={rank: ns / 1e9 for rank, ns in enumerate(waits)})
 
 
 def settings() -> _settings.Settings:
@@ -303,6 +318,25 @@ def at_shutdown(function: Callable[[], None]) -> None:
     """Has `shutdown` call a function once, while other ranks can still be told something."""
     with _process.lock:
         _process.leaving.append(function)
+
+
+def not_at_shutdown(function: Callable[[], None]) -> None:
+    """Takes back what `at_shutdown` was told."""
+    with _process.lock:
+        if function in _process.leaving:
+            _process.leaving.remove(function)
+
+
+def with_engine(function: Callable[[c_void_p], _T]) -> _T:
+    """Calls a function with the engine's world, at a moment when `shutdown` does not free it.
+
+    Raises:
+        NotInitializedError: before `init` or after `shutdown`.
+        RuntimeError: in a forked process.
+    """
+    with _process.lock:
+        require_usable()
+        return function(_world().handle)
 
 
 def require_usable() -> None:

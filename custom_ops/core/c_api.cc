@@ -66,6 +66,22 @@ void tfr_world_stats(const tfr_world* world, tfr_stats* stats) {
   world->world->Stats(stats);
 }
 
+void tfr_world_waits(const tfr_world* world, uint64_t* ns) {
+  world->world->Waits(ns);
+}
+
+int tfr_world_record(tfr_world* world, uint64_t capacity, tfr_error* error) {
+  return Guarded(error, [&] {
+    world->world->recorder().Start(capacity);
+    return tfring::Status::Ok();
+  });
+}
+
+uint64_t tfr_world_records(tfr_world* world, tfr_record* records,
+                           uint64_t capacity, uint64_t* lost) {
+  return world->world->recorder().Take(records, capacity, lost);
+}
+
 void tfr_world_abort(tfr_world* world, const char* text) {
   static_cast<void>(Guarded(nullptr, [&] {
     world->world->Abort(text == nullptr ? "" : text);

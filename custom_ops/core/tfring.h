@@ -157,9 +157,29 @@ typedef struct tfr_stats {
   uint64_t wire_bytes_sent;   // data bytes that this rank wrote to sockets
   uint64_t staging_bytes;     // memory the engine holds now for data
   uint64_t staging_bytes_peak;
-  uint64_t wait_ns;      // all ranks not yet there
+  // This rank had collectives pending, and none could run since others had not
+  // submitted them: its wall time, however many waited at the same time.
+  uint64_t wait_ns;
   uint64_t transfer_ns;  // moving and reducing data
+  // All ranks had it, but other collectives ran first or the engine had yet to
+  // wake; added up over collectives.
+  uint64_t queue_ns;
 } tfr_stats;
+
+// One collective as this rank saw it; times are CLOCK_MONOTONIC.
+#define TFR_RECORD_NAME 128
+typedef struct tfr_record {
+  char name[TFR_RECORD_NAME];  // cut, if need be
+  int64_t submitted_ns;        // by this rank
+  int64_t agreed_ns;           // all ranks had it
+  int64_t began_ns, ended_ns;
+  uint64_t bytes;  // of input tensors
+  uint64_t group;  // 0: all ranks; each process set has a number of its own
+  int32_t kind;    // tfr_kind
+  int32_t tensors;
+  int32_t last_rank;  // submitted it last; the others waited for it
+  int32_t reserved;
+} tfr_record;
 
 // Meets the other ranks and starts the engine. Blocks until all `size` ranks
 // are connected, at most start_timeout_s; the error lists the ranks missing.
@@ -169,6 +189,17 @@ TFR_API void tfr_world_info(const tfr_world* world, tfr_info* info);
 // `hosts[r]` = index of rank r's host, in order of each host's lowest rank.
 TFR_API void tfr_world_hosts(const tfr_world* world, int32_t* hosts);
 TFR_API void tfr_world_stats(const tfr_world* world, tfr_stats* stats);
+// `ns[r]` = how much of wait_ns this rank waited for rank r, in all process
+// sets. Between hosts, what it takes to hear of it is part of the wait.
+TFR_API void tfr_world_waits(const tfr_world* world, uint64_t* ns);
+// Keeps records of the newest `capacity` collectives from now on; 0: none.
+// RESOURCE_EXHAUSTED: no memory for them.
+TFR_API int tfr_world_record(tfr_world* world, uint64_t capacity,
+                             tfr_error* error);
+// Takes up to `capacity` records, in the order finished; returns how many.
+// `*lost` = how many have been dropped since the last call, for want of room.
+TFR_API uint64_t tfr_world_records(tfr_world* world, tfr_record* records,
+                                   uint64_t capacity, uint64_t* lost);
 // Ends the world for every rank: their collectives fail with `text`, which is
 // said to come from this rank. The first error of a world wins.
 TFR_API void tfr_world_abort(tfr_world* world, const char* text);

@@ -1,5 +1,6 @@
 #include "custom_ops/core/world.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tfring {
@@ -74,6 +75,7 @@ Status World::Start(const tfr_config& config) {
   options.start_timeout_s = config.start_timeout_s;
   options.group.warn_after_s = config.warn_after_s;
   options.group.fail_after_s = config.fail_after_s;
+  options.group.recorder = &recorder_;
   world_ = std::make_shared<Membership>(
       parts.members, std::move(parts.local), std::move(parts.data),
       options.faults.Of(0), &failures_, options.group);
@@ -180,6 +182,11 @@ void World::Stats(tfr_stats* stats) const {
   *stats = {};
   sets_->AddStats(stats);
   stats->control_messages = control_ == nullptr ? 0 : control_->messages_sent();
+}
+
+void World::Waits(uint64_t* ns) const {
+  std::fill_n(ns, identity_.size, uint64_t{0});
+  sets_->AddWaits(ns);
 }
 
 void World::AfterFork() {

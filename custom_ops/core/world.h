@@ -10,6 +10,7 @@
 #include "custom_ops/core/schedule/failure.h"
 #include "custom_ops/core/schedule/membership.h"
 #include "custom_ops/core/schedule/process_sets.h"
+#include "custom_ops/core/schedule/recorder.h"
 #include "custom_ops/core/schedule/side_channel.h"
 #include "custom_ops/core/tfring.h"
 
@@ -32,6 +33,8 @@ class World {
   void Info(tfr_info* info) const;
   void Hosts(int32_t* hosts) const;
   void Stats(tfr_stats* stats) const;
+  void Waits(uint64_t* ns) const;
+  Recorder& recorder() { return recorder_; }
   ProcessSets& process_sets() const { return *sets_; }
   void AfterFork();
 
@@ -43,6 +46,7 @@ class World {
               std::shared_ptr<Membership>* membership,
               std::unique_ptr<Operation>* operation);
 
+  Recorder recorder_;
   GroupMembers identity_;
   Failures failures_;
   std::shared_ptr<Membership> world_;  // the group of all ranks

@@ -30,6 +30,7 @@ def fields_of(struct: str) -> list[str]:
         ("tfr_config", _native.Config),
         ("tfr_info", _native.Info),
         ("tfr_stats", _native.Stats),
+        ("tfr_record", _native.Record),
     ],
 )
 def test_fields_stand_in_the_headers_order(struct: str, mirror: type) -> None:

@@ -88,6 +88,7 @@ NAMES = {
     "size_op",
     "split_list",
     "stats",
+    "trace",
 }
 
 
@@ -120,7 +121,7 @@ def test_import_loads_no_tensorflow(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "name", "instead"),
     [
-        (hvd, "start_timeline", r"tfring.stats\(\) tells"),
+        (hvd, "start_timeline", r"tfring.trace\(path\)"),
     ],
 )
 def test_absent_name_of_horovod_says_what_to_use(module, name: str, instead: str) -> None:

@@ -115,7 +115,7 @@ void Agreement::Initialize() {
 }
 
 Status Agreement::Arrive(uint64_t uid, uint64_t digest, bool append,
-                         Arrival* arrival) {
+                         Arrival* arrival, const Origin& origin) {
   const Lock lock(*this);
   TFR_RETURN_IF_ERROR(lock.status());
   uint64_t i = 0;
@@ -133,13 +133,18 @@ Status Agreement::Arrive(uint64_t uid, uint64_t digest, bool append,
   if (!arrival->host_complete) return Status::Ok();
   pending = table_->pending[table_->pending_count - 1];
   --table_->pending_count;
-  if (append) AppendLocked({uid, VerdictOf(arrival->alike, arrival->joined)});
+  if (append) {
+    AppendLocked({uid, VerdictOf(arrival->alike, arrival->joined), origin.place,
+                  origin.now_ns});
+  }
   return Status::Ok();
 }
 
-Status Agreement::Join(uint64_t place, bool append, Joining* joining) {
+Status Agreement::Join(uint64_t place, bool append, Joining* joining,
+                       int64_t now_ns) {
   const Lock lock(*this);
   TFR_RETURN_IF_ERROR(lock.status());
+  const auto last = static_cast<int32_t>(place);
   ++table_->joined;
   for (uint64_t i = 0; i < table_->pending_count;) {
     Pending& pending = table_->pending[i];
@@ -151,10 +156,14 @@ Status Agreement::Join(uint64_t place, bool append, Joining* joining) {
     joining->completions.push_back(done);
     pending = table_->pending[table_->pending_count - 1];
     --table_->pending_count;
-    if (append) AppendLocked({done.uid, VerdictOf(done.alike, true)});
+    if (append) {
+      AppendLocked({done.uid, VerdictOf(done.alike, true), last, now_ns});
+    }
   }
   joining->host_complete = table_->joined == local_size_;
-  if (joining->host_complete && append) AppendLocked({place, Verdict::kJoin});
+  if (joining->host_complete && append) {
+    AppendLocked({place, Verdict::kJoin, last, now_ns});
+  }
   return Status::Ok();
 }
 

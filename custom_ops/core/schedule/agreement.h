@@ -26,7 +26,7 @@ namespace tfring {
 
 // A rank that has joined announces nothing until all have; collectives do not
 // wait for it. It runs them all the same, without a description of its own.
-enum class Verdict : uint64_t {
+enum class Verdict : uint32_t {
   kRun = 1,        // all ranks described it alike
   kMismatch = 2,   // they did not: run the exchange that says who sent what
   kRunJoined = 3,  // kRun, but some ranks have joined
@@ -45,6 +45,16 @@ inline bool WithJoined(Verdict verdict) {
 struct LogEntry {
   uint64_t uid;
   Verdict verdict;
+  // The rank whose announcement completed it, and when it submitted it; between
+  // hosts, when this host heard that all have it.
+  int32_t last = -1;  // its place; -1: not known
+  int64_t agreed_ns = 0;
+};
+
+// Who announces and when, for the log entry.
+struct Origin {
+  int32_t place = -1;
+  int64_t now_ns = 0;
 };
 
 // What one announcement found.
@@ -85,10 +95,12 @@ class Agreement {
 
   // Announces this rank's collective. With `append`, a complete one goes
   // straight into the log.
-  Status Arrive(uint64_t uid, uint64_t digest, bool append, Arrival* arrival);
+  Status Arrive(uint64_t uid, uint64_t digest, bool append, Arrival* arrival,
+                const Origin& origin = {});
   // The rank at `place` of the group joins; it has nothing announced. With
   // `append`, what that completes goes straight into the log.
-  Status Join(uint64_t place, bool append, Joining* joining);
+  Status Join(uint64_t place, bool append, Joining* joining,
+              int64_t now_ns = 0);
   // Appends a collective that all hosts have. After kJoin no rank is joined.
   Status Append(const LogEntry& entry);
 

@@ -18,6 +18,7 @@ namespace tfring {
 struct Announcement {
   uint64_t uid;
   uint64_t digest;
+  int64_t now_ns = 0;  // this rank submitted it
 };
 
 class Announcer {
@@ -33,7 +34,7 @@ class Announcer {
   // ranks must be woken.
   Status Announce(const Announcement& announcement, bool* logged);
   // This rank has joined, and has nothing announced.
-  Status Join(bool* logged);
+  Status Join(int64_t now_ns, bool* logged);
 
  private:
   bool one_host() const { return members_->host_count() == 1; }

@@ -10,7 +10,7 @@ namespace {
 
 enum class Type : uint32_t {
   kReady = 1,   // uid, value: digest, extra: kAlike, kSomeJoined
-  kGo = 2,      // uid, value: verdict
+  kGo = 2,      // uid, value: verdict, extra: place that came last
   kStall = 3,   // uid, value: fatal, extra: is a join, text: title
   kAsk = 4,     // uid
   kHave = 5,    // uid, value: 1 if it is pending there
@@ -231,7 +231,8 @@ void Control::HandleGroup(int from, const Message& message) {
       return;
     case Type::kGo:
       if (group->events != nullptr) {
-        group->events->OnGo({message.uid, static_cast<Verdict>(message.value)});
+        group->events->OnGo({message.uid, static_cast<Verdict>(message.value),
+                             static_cast<int32_t>(message.extra)});
       }
       return;
     case Type::kStall:
@@ -256,7 +257,7 @@ void Control::HandleReady(ControlGroup* group, int place,
   const std::optional<LogEntry> entry = group->hub.HostReady(
       group->members.host_of[static_cast<size_t>(place)], message.uid,
       message.value, (message.extra & kAlike) != 0,
-      (message.extra & kSomeJoined) != 0);
+      (message.extra & kSomeJoined) != 0, place);
   if (entry.has_value()) Go(group, *entry);
 }
 
@@ -274,6 +275,7 @@ void Control::Go(ControlGroup* group, const LogEntry& entry) {
   go.group = group->number;
   go.uid = entry.uid;
   go.value = static_cast<uint64_t>(entry.verdict);
+  go.extra = static_cast<uint64_t>(entry.last);
   std::vector<int> leaders;
   for (const std::vector<int>& places : group->members.on_host) {
     leaders.push_back(group->members.RankAt(places.front()));

@@ -48,12 +48,16 @@ Status Faults::ParseOne(const std::string& text, Fault* fault) {
     } else if (key == "chunk") {
       good = ParseNumber(value, &fault->chunk);
     } else if (key == "do") {
-      if (value.rfind("delay:", 0) == 0) {
-        good = ParseNumber(value.substr(6), &fault->milliseconds);
-        value = "delay";
+      const std::string action = value.substr(0, value.find(':'));
+      if (action == "late") fault->chunk = kSubmission;
+      if (action == "late" || action == "delay") {
+        good =
+            value.size() > action.size() &&
+            ParseNumber(value.substr(action.size() + 1), &fault->milliseconds);
+      } else {
+        good = value == "kill" || value == "stop";
       }
-      fault->action = value;
-      good = good && (value == "kill" || value == "stop" || value == "delay");
+      fault->action = action;
     } else {
       good = false;
     }

@@ -4,6 +4,7 @@
 // - "rank=1 collective=5 do=kill": SIGKILL before the sixth collective
 // - "rank=1 collective=5 chunk=2 do=kill": inside it, after chunk 2
 // - "rank=1 collective=5 do=delay:200": sleep 200 ms before it
+// - "rank=1 collective=5 do=late:200": submit the sixth 200 ms later
 // - "rank=1 collective=5 do=stop": SIGSTOP (a rank that hangs)
 // - "rank=1 set=2 collective=5 do=kill": the sixth of process set 2
 // Several are separated by ";". Collectives count from 0 in the order run, in
@@ -26,15 +27,18 @@ class Faults {
   // Those of one process set.
   Faults Of(int set) const;
 
+  bool any() const { return !faults_.empty(); }
+  void AtSubmission(uint64_t collective) { Fire(collective, kSubmission); }
   void AtCollective(uint64_t collective) {
-    if (!faults_.empty()) Fire(collective, kBefore);
+    if (any()) Fire(collective, kBefore);
   }
   void AtChunk(uint64_t collective, uint64_t chunk) {
-    if (!faults_.empty()) Fire(collective, static_cast<int64_t>(chunk));
+    if (any()) Fire(collective, static_cast<int64_t>(chunk));
   }
 
  private:
   static constexpr int64_t kBefore = -1;
+  static constexpr int64_t kSubmission = -2;
 
   struct Fault {
     int64_t rank = -1;

@@ -45,7 +45,8 @@ Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       options_(options),
       agreement_(local->agreement(), local->local_size()),
       announcer_(members, options.number, &agreement_),
-      plane_(members, local, mesh, failure, faults, options.fail_after_s) {}
+      plane_(members, local, mesh, failure, faults, options.fail_after_s),
+      timing_(members->rank, members->size) {}
 
 Group::~Group() {
   uint64_t executed = 0;
@@ -65,10 +66,11 @@ Status Group::Submit(std::unique_ptr<Operation> operation) {
 }
 
 Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread) {
+  if (faults_->any()) faults_->AtSubmission(submissions_.fetch_add(1));
   const uint64_t name =
       HashBytes(operation->name.data(), operation->name.size());
-  Announcement announcement = {0, operation->Digest()};
   operation->submitted_ns = NowNs();
+  Announcement announcement = {0, operation->Digest(), operation->submitted_ns};
   bool announce = true;
   const bool joins = operation->kind == TFR_JOIN;
   {
@@ -108,7 +110,9 @@ void Group::Announce(const Announcement& announcement) {
 }
 
 void Group::OnGo(const LogEntry& entry) {
-  const Status appended = agreement_.Append(entry);
+  LogEntry heard = entry;
+  heard.agreed_ns = NowNs();
+  const Status appended = agreement_.Append(heard);
   if (!appended.ok()) AbortWorld(appended);
   local_->RingAll();
 }
@@ -241,15 +245,17 @@ void Group::WaitForLog() {
 
 void Group::Execute(uint64_t index) {
   const LogEntry entry = agreement_.entry(index);
+  Moments moments;
   const std::unique_ptr<Operation> operation =
-      TakePending(entry.verdict == Verdict::kJoin ? JoinUid() : entry.uid);
+      TakePending(entry.verdict == Verdict::kJoin ? JoinUid() : entry.uid,
+                  &moments.pending);
   // Ranks that have joined run what the others have.
   if (operation == nullptr && !WithJoined(entry.verdict)) {
     AbortWorld(Internal("a collective was agreed on that is not pending"));
     return;
   }
   AnnounceBacklog();
-  const int64_t begin = NowNs();
+  moments.began = NowNs();
   faults_->AtCollective(index);
   plane_.Begin(index);
   Status status = RunEntry(entry, operation.get());
@@ -272,18 +278,40 @@ void Group::Execute(uint64_t index) {
   }
   if (announce_join) AnnounceJoin();
   if (operation == nullptr) return;
-  Count(*operation, begin);
+  moments.submitted = operation->submitted_ns;
+  moments.agreed = entry.agreed_ns;
+  moments.ended = progress_ns_;
+  Count(*operation, moments, entry.last);
   Finish(operation.get(), status);
   std::lock_guard<std::mutex> lock(mutex_);
   current_ = nullptr;
 }
 
-void Group::Count(const Operation& operation, int64_t begin) {
-  stats_.wait_ns += static_cast<uint64_t>(begin - operation.submitted_ns);
-  stats_.transfer_ns += static_cast<uint64_t>(progress_ns_ - begin);
+void Group::Count(const Operation& operation, const Moments& moments,
+                  int last) {
+  timing_.Count(moments, last);
   stats_.collectives += 1;
   stats_.tensors += operation.tensors.size();
   stats_.payload_bytes += operation.InputBytes();
+  if (options_.recorder != nullptr && options_.recorder->on()) {
+    Record(operation, moments, last);
+  }
+}
+
+void Group::Record(const Operation& operation, const Moments& moments,
+                   int last) {
+  tfr_record record = {};
+  operation.name.copy(record.name, sizeof(record.name) - 1);
+  record.submitted_ns = moments.submitted;
+  record.agreed_ns = std::max(moments.agreed, moments.submitted);
+  record.began_ns = moments.began;
+  record.ended_ns = moments.ended;
+  record.bytes = operation.InputBytes();
+  record.group = options_.number;
+  record.kind = operation.kind;
+  record.tensors = static_cast<int32_t>(operation.tensors.size());
+  record.last_rank = last < 0 ? -1 : members_->RankAt(last);
+  options_.recorder->Add(record);
 }
 
 Status Group::RunEntry(const LogEntry& entry, Operation* operation) {
@@ -321,8 +349,9 @@ Status Group::RunAlike(Operation* operation) {
   }
 }
 
-std::unique_ptr<Operation> Group::TakePending(uint64_t uid) {
+std::unique_ptr<Operation> Group::TakePending(uint64_t uid, int64_t* since) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (!pending_.empty()) *since = pending_.front()->submitted_ns;
   for (auto it = pending_.begin(); it != pending_.end(); ++it) {
     if ((*it)->uid != uid) continue;
     std::unique_ptr<Operation> operation = std::move(*it);
@@ -344,6 +373,7 @@ void Group::AnnounceBacklog() {
     backlog_.pop_front();
     ++announced_;
   }
+  next.now_ns = NowNs();
   Announce(next);
 }
 

@@ -26,6 +26,8 @@
 #include "custom_ops/core/schedule/failure.h"
 #include "custom_ops/core/schedule/faults.h"
 #include "custom_ops/core/schedule/operation.h"
+#include "custom_ops/core/schedule/recorder.h"
+#include "custom_ops/core/schedule/timing.h"
 
 namespace tfring {
 
@@ -35,14 +37,13 @@ struct GroupOptions {
   double fail_after_s = 300;
   // How long an operation that runs may take to end once it is aborted.
   double end_after_s = 60;
+  Recorder* recorder = nullptr;  // null: nobody wants to know
 };
 
 struct GroupStats {
   std::atomic<uint64_t> collectives{0};
   std::atomic<uint64_t> tensors{0};
   std::atomic<uint64_t> payload_bytes{0};
-  std::atomic<uint64_t> wait_ns{0};
-  std::atomic<uint64_t> transfer_ns{0};
 };
 
 class Group {
@@ -82,6 +83,7 @@ class Group {
   Status Stop(Deadline deadline, uint64_t* executed);
 
   const GroupStats& stats() const { return stats_; }
+  const Timing& timing() const { return timing_; }
 
  private:
   Status Accept(std::unique_ptr<Operation> operation, bool wake_thread);
@@ -97,8 +99,10 @@ class Group {
   void Execute(uint64_t index);
   Status RunEntry(const LogEntry& entry, Operation* operation);
   Status RunAlike(Operation* operation);
-  void Count(const Operation& operation, int64_t begin);
-  std::unique_ptr<Operation> TakePending(uint64_t uid);
+  void Count(const Operation& operation, const Moments& moments, int last);
+  void Record(const Operation& operation, const Moments& moments, int last);
+  // `*since`: when the first of all that is pending was submitted.
+  std::unique_ptr<Operation> TakePending(uint64_t uid, int64_t* since);
   bool WaitForEnd(Deadline deadline);
   Status DoesNotEnd();
   void AnnounceBacklog();
@@ -156,6 +160,8 @@ class Group {
   std::atomic<uint64_t> executed_{0};  // written by the executor
   int64_t progress_ns_ = 0;  // when the log last advanced; the executor's
   GroupStats stats_;
+  Timing timing_;
+  std::atomic<uint64_t> submissions_{0};  // counted for faults only
   std::thread thread_;
 };
 

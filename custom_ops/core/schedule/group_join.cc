@@ -32,7 +32,7 @@ bool Group::MustAnnounceJoin() {
 
 void Group::AnnounceJoin() {
   bool logged = false;
-  const Status status = announcer_.Join(&logged);
+  const Status status = announcer_.Join(NowNs(), &logged);
   if (!status.ok()) return AbortWorld(status);
   if (logged) local_->RingAll();
 }

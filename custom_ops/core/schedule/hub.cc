@@ -15,13 +15,14 @@ constexpr size_t kRememberedInquiries = 1000;
 }  // namespace
 
 std::optional<LogEntry> Hub::HostReady(int host, uint64_t uid, uint64_t digest,
-                                       bool alike, bool joined) {
+                                       bool alike, bool joined, int last) {
   std::lock_guard<std::mutex> lock(mutex_);
   Ready& ready = ready_[uid];
   if (ready.hosts.empty()) ready.digest = digest;
   ready.alike = ready.alike && alike && ready.digest == digest;
   ready.joined = ready.joined || joined;
   ready.hosts.insert(host);
+  ready.last = last;
   const std::optional<LogEntry> entry = EntryOf(uid, ready);
   if (entry.has_value()) ready_.erase(uid);
   return entry;
@@ -32,6 +33,7 @@ std::vector<LogEntry> Hub::HostJoined(int host, int place) {
   joined_hosts_.insert(host);
   std::vector<LogEntry> entries;
   for (auto it = ready_.begin(); it != ready_.end();) {
+    it->second.last = place;
     const std::optional<LogEntry> entry = EntryOf(it->first, it->second);
     if (entry.has_value()) entries.push_back(*entry);
     it = entry.has_value() ? ready_.erase(it) : std::next(it);
@@ -40,7 +42,7 @@ std::vector<LogEntry> Hub::HostJoined(int host, int place) {
       !closed_) {
     joined_hosts_.clear();
     ++entries_;
-    entries.push_back({static_cast<uint64_t>(place), Verdict::kJoin});
+    entries.push_back({static_cast<uint64_t>(place), Verdict::kJoin, place});
   }
   return entries;
 }
@@ -53,7 +55,8 @@ std::optional<LogEntry> Hub::EntryOf(uint64_t uid, const Ready& ready) {
   }
   ++entries_;
   return LogEntry{
-      uid, VerdictOf(ready.alike, ready.joined || !joined_hosts_.empty())};
+      uid, VerdictOf(ready.alike, ready.joined || !joined_hosts_.empty()),
+      ready.last};
 }
 
 uint64_t Hub::Close() {

@@ -29,10 +29,11 @@ class Hub {
  public:
   explicit Hub(const GroupMembers* members) : members_(members) {}
 
-  // All ranks of `host` have the collective, or have `joined`. Gives the log
-  // entry once all hosts have it.
+  // All ranks of `host` have the collective, or have `joined`, the one at
+  // `last` as the last of them. Gives the log entry once all hosts have it.
   std::optional<LogEntry> HostReady(int host, uint64_t uid, uint64_t digest,
-                                    bool alike, bool joined = false);
+                                    bool alike, bool joined = false,
+                                    int last = -1);
   // All ranks of `host` have joined, the one at `place` as the last of them.
   // Gives the log entries that waited for it only.
   std::vector<LogEntry> HostJoined(int host, int place);
@@ -59,6 +60,7 @@ class Hub {
     uint64_t digest = 0;
     bool alike = true;
     bool joined = false;  // some ranks of these hosts
+    int last = -1;        // the place that completed the last of the hosts
   };
   struct Inquiry {
     std::string title;

@@ -59,12 +59,20 @@ void Membership::AddStats(tfr_stats* stats) const {
   stats->collectives += group.collectives;
   stats->tensors += group.tensors;
   stats->payload_bytes += group.payload_bytes;
-  stats->wait_ns += group.wait_ns;
-  stats->transfer_ns += group.transfer_ns;
+  const Timing& timing = group_->timing();
+  stats->wait_ns += timing.wait_ns();
+  stats->queue_ns += timing.queue_ns();
+  stats->transfer_ns += timing.transfer_ns();
   stats->wire_bytes_sent += mesh_ == nullptr ? 0 : mesh_->bytes_sent();
   // Shared by the host's ranks; its pages stay as long as the group.
   stats->staging_bytes += local_->memory().ResidentBytes() /
                           static_cast<uint64_t>(local_->local_size());
+}
+
+void Membership::AddWaits(uint64_t* ns) const {
+  for (int place = 0; place < members_.size; ++place) {
+    ns[members_.RankAt(place)] += group_->timing().waited_for(place);
+  }
 }
 
 void Membership::CloseAll() {

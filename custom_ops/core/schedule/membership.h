@@ -39,6 +39,8 @@ class Membership : public GroupEvents {
   uint64_t number() const { return number_; }
   // Adds this group's numbers; `control_messages` is not a group's.
   void AddStats(tfr_stats* stats) const;
+  // Adds the time waited for each rank of the job.
+  void AddWaits(uint64_t* ns) const;
   // In a forked child: only closes descriptors.
   void CloseAll();
 

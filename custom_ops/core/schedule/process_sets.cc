@@ -72,7 +72,8 @@ ProcessSets::ProcessSets(ProcessSetOptions options, MembershipPointer world,
     : options_(std::move(options)),
       world_(std::move(world)),
       control_(control),
-      failures_(failures) {
+      failures_(failures),
+      retired_waits_(world_->members().ranks.size()) {
   Register({0, kWorldNumber, world_->members().ranks, world_});
 }
 
@@ -322,6 +323,7 @@ Status ProcessSets::RunRemove(DataPlane* plane, int64_t handle) {
 void ProcessSets::Retire(const MembershipPointer& membership) {
   std::lock_guard<std::mutex> lock(mutex_);
   membership->AddStats(&retired_);
+  membership->AddWaits(retired_waits_.data());
   retired_.staging_bytes_peak =
       std::max(retired_.staging_bytes_peak, retired_.staging_bytes);
   retired_.staging_bytes = 0;
@@ -340,6 +342,15 @@ void ProcessSets::AddStats(tfr_stats* stats) const {
   for (const MembershipPointer& one : Memberships()) one->AddStats(stats);
   stats->staging_bytes_peak =
       std::max(stats->staging_bytes_peak, stats->staging_bytes);
+}
+
+void ProcessSets::AddWaits(uint64_t* ns) const {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const uint64_t waited : retired_waits_) *ns++ += waited;
+    ns -= retired_waits_.size();
+  }
+  for (const MembershipPointer& one : Memberships()) one->AddWaits(ns);
 }
 
 void ProcessSets::CloseAll() {

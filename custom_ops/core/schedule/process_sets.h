@@ -55,6 +55,7 @@ class ProcessSets {
   std::vector<MembershipPointer> Memberships() const;
   // Adds the numbers of all sets, those of removed ones too.
   void AddStats(tfr_stats* stats) const;
+  void AddWaits(uint64_t* ns) const;  // for each rank of the job
   // In a forked child: only closes descriptors.
   void CloseAll();
 
@@ -96,7 +97,8 @@ class ProcessSets {
   std::deque<int64_t> free_handles_;
   // Of removed sets, with an operation that does not end; guarded by mutex_
   std::vector<MembershipPointer> stuck_;
-  tfr_stats retired_ = {};  // of removed sets; guarded by mutex_
+  tfr_stats retired_ = {};               // of removed sets; guarded by mutex_
+  std::vector<uint64_t> retired_waits_;  // by rank; guarded by mutex_
 };
 
 }  // namespace tfring
