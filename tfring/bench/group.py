@@ -35,7 +35,14 @@ class GroupError(RuntimeError):
 class Group:
     """Ranks that wait for the benchmark's word, each over its own socket."""
 
-    def __init__(self, contender: Contender, np: int, folder: Path, files: list[str]) -> None:
+    def __init__(
+        self,
+        contender: Contender,
+        np: int,
+        folder: Path,
+        files: list[str],
+        module: str = "tfring.bench.worker",
+    ) -> None:
         """Starts the processes; `connect` waits for them.
 
         Args:
@@ -43,6 +50,7 @@ class Group:
             np: how many.
             folder: an existing, private folder of this group.
             files: what the contender needs, see `Contender.needs`.
+            module: that each rank runs.
         """
         self.contender, self.title = contender, contender.name
         self._np, self._log = np, folder / "log"
@@ -52,7 +60,7 @@ class Group:
         address = str(folder / "socket")
         self._listener.bind(address)
         self._listener.listen(np)
-        run = [sys.executable, "-m", "tfring.bench.worker", contender.kind, address, *files]
+        run = [sys.executable, "-m", module, contender.kind, address, *files]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*contender.starter, *run],

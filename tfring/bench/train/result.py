@@ -1,0 +1,85 @@
+"""What was measured of one model, and what is said of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from typing import Any
+
+from tfring.bench.train.parts import Parts, mean
+
+ALONE, INDEPENDENT, DISTRIBUTED = "alone", "independent", "distributed"
+WAYS = (ALONE, INDEPENDENT, DISTRIBUTED)
+
+
+@dataclasses.dataclass
+class Result:
+    """All turns of one model at one number of ranks.
+
+    Attributes:
+        model: its name.
+        np: number of ranks.
+        title: the versions that were measured.
+        parameters: of the model.
+        batch: examples per rank and step.
+        turns: for each way and round, the seconds of each step on each rank that took part.
+        parts: for each rank, the mean parts of a step in each round.
+    """
+
+    model: str
+    np: int
+    title: str
+    parameters: int
+    batch: int
+    turns: dict[str, list[list[list[float]]]] = dataclasses.field(
+        default_factory=lambda: {way: [] for way in WAYS}
+    )
+    parts: list[list[Parts]] = dataclasses.field(default_factory=list)
+
+    def add(self, way: str, answers: list[dict[str, Any]]) -> None:
+        """Notes a turn.
+
+        Args:
+            way: one of `WAYS`.
+            answers: what each rank said, in the order of ranks.
+        """
+        self.turns[way].append([one["seconds"] for one in answers if "seconds" in one])
+        if way == DISTRIBUTED:
+            self.parts = self.parts or [[] for _ in answers]
+            for rounds, one in zip(self.parts, answers, strict=True):
+                rounds.append(_parts(one["parts"]))
+
+    def throughputs(self, way: str) -> list[float]:
+        """Returns the examples per second of all ranks together, one number for each round."""
+        return [
+            sum(self.batch * len(steps) / sum(steps) for steps in ranks)
+            for ranks in self.turns[way]
+        ]
+
+    def throughput(self, way: str) -> float:
+        """Returns the median round's examples per second."""
+        return statistics.median(self.throughputs(way))
+
+    def step(self, way: str) -> float:
+        """Returns the median seconds of a step, over rounds, ranks and steps."""
+        every = [s for ranks in self.turns[way] for steps in ranks for s in steps]
+        return statistics.median(every)
+
+    def efficiencies(self) -> list[float]:
+        """Returns distributed over independent throughput, one number for each round."""
+        pairs = zip(self.throughputs(DISTRIBUTED), self.throughputs(INDEPENDENT), strict=True)
+        return [distributed / independent for distributed, independent in pairs]
+
+    def efficiency(self) -> float:
+        """Returns the median of `efficiencies`: the turns of a round lie beside each other."""
+        return statistics.median(self.efficiencies())
+
+    def parts_of(self, rank: int) -> Parts:
+        """Returns the mean parts of a step on a rank."""
+        return mean(self.parts[rank])
+
+
+def _parts(raw: dict[str, Any]) -> Parts:
+    # JSON has no integers as keys.
+    waiting = {int(rank): seconds for rank, seconds in raw["waiting"].items()}
+    return Parts(**{**raw, "waiting": waiting})

@@ -1,0 +1,133 @@
+"""One rank: trains as the benchmark says over a local socket; between its turns it sleeps.
+
+One process runs the plain model and the one with the distributed optimizer in turn, so that both
+have the same threads, memory and data. Keras' `fit` does the steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import sys
+import time
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfring.keras as hvd
+from tfring import _records, world
+from tfring.bench.train import parts
+from tfring.bench.train.models import recipe
+
+_CAPACITY = 100_000
+
+
+class _Clock(keras.callbacks.Callback):
+    """Notes when each step begins, in nanoseconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins: list[int] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.begins.append(time.monotonic_ns())
+
+
+class Trainee:
+    """One model, plain and distributed."""
+
+    def __init__(self, name: str, batch: int | None) -> None:
+        """Builds both and runs their first steps.
+
+        Args:
+            name: of the model.
+            batch: examples per rank, None for the model's own number.
+        """
+        made = recipe(name)
+        self.batch = batch or made.batch
+        random = np.random.default_rng(world.rank())
+        data = made.data(self.batch, random)
+        self._data = tf.data.Dataset.from_tensors(data).repeat()
+        self._models = {}
+        for way in ("plain", "distributed"):
+            keras.utils.set_random_seed(1)
+            model = made.build()
+            optimizer = keras.optimizers.Adam(1e-4)
+            if way == "distributed":
+                optimizer = hvd.DistributedOptimizer(optimizer)
+            model.compile(
+                optimizer,
+                keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                jit_compile=False,
+            )
+            self._models[way] = model
+            self._train(way, 3)
+        self.parameters = self._models["plain"].count_params()
+
+    def turn(self, way: str, steps: int) -> dict[str, Any]:
+        """Runs steps; the first and the last are not counted.
+
+        Returns:
+            Seconds of each step and, if distributed, the mean parts of a step.
+        """
+        distributed = way == "distributed"
+        recording = _records.Recording(_CAPACITY) if distributed else None
+        begins = self._train("distributed" if distributed else "plain", steps + 2)[1:]
+        pairs = list(itertools.pairwise(begins))
+        answer: dict[str, Any] = {"seconds": [(end - begin) / 1e9 for begin, end in pairs]}
+        if recording is not None:
+            records = recording.stop()
+            split = [parts.split(begin, end, records, world.rank()) for begin, end in pairs]
+            answer["parts"] = vars(parts.mean(split))
+        return answer
+
+    def _train(self, way: str, steps: int) -> list[int]:
+        clock = _Clock()
+        self._models[way].fit(
+            self._data, steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[clock]
+        )
+        return clock.begins
+
+
+def main(arguments: list[str]) -> int:
+    """Runs `worker KIND SOCKET` until the benchmark says end, or is gone."""
+    _, address = arguments
+    hvd.init()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        stream = connection.makefile("rw", encoding="utf-8", newline="\n")
+        title = f"tfring {hvd.__version__}, TensorFlow {tf.__version__}, Keras {keras.__version__}"
+        _send(stream, size=hvd.size(), title=title)
+        _serve(stream)
+    hvd.shutdown()
+    return 0
+
+
+def _serve(stream: Any) -> None:
+    trainee = None
+    for line in stream:
+        message = json.loads(line)
+        if message["do"] == "end":
+            return
+        if message["do"] == "prepare":
+            trainee = None
+            keras.backend.clear_session(free_memory=True)
+            trainee = Trainee(message["model"], message["batch"])
+            _send(stream, parameters=trainee.parameters, batch=trainee.batch)
+        elif message["way"] == "alone" and hvd.rank() > 0:
+            _send(stream)  # sleeps while rank 0 has the machine
+        else:
+            assert trainee is not None
+            _send(stream, **trainee.turn(message["way"], message["steps"]))
+
+
+def _send(stream: Any, **message: Any) -> None:
+    stream.write(json.dumps({"rank": hvd.rank(), **message}) + "\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
