@@ -125,7 +125,7 @@ def test_plot(tmp_path: Path) -> None:
         (["--model", "cnn,rnn"], "--model takes cnn, mlp, transformer. Received: --model cnn,rnn"),
         (["--batch", "0"], "--batch must be positive. Received: --batch 0"),
         (["--repeat", "0"], "--repeat must be positive. Received: --repeat 0"),
-        (["--seconds", "nan"], "--seconds must lie between 0 and 60"),
+        (["--seconds", "nan"], "--seconds must lie between 0 and 30"),
         (["--json", "/no/such/folder/x.json"], "cannot write to the folder /no/such/folder"),
     ],
 )

@@ -74,9 +74,9 @@ def _checked(arguments: argparse.Namespace) -> rounds.Options:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name} must be positive. Received: --{name} {value}")
-    if not 0 < arguments.seconds <= 60:
+    if not 0 < arguments.seconds <= 30:
         raise ValueError(
-            f"--seconds must lie between 0 and 60. Received: --seconds {arguments.seconds}"
+            f"--seconds must lie between 0 and 30. Received: --seconds {arguments.seconds}"
         )
     if arguments.plot and not _plot.available():
         raise ValueError("--plot needs matplotlib: `pip install matplotlib`")

@@ -81,11 +81,12 @@ def _ask(group: Group, **message: Any) -> list[dict[str, Any]]:
 @contextmanager
 def _started(np: int) -> Iterator[Group]:
     starter = (sys.executable, "-m", "tfring.launch", "-np", str(np))
-    contender = Contender("train", "own", ("",), starter)
+    contender = Contender("train", "train", "own", (), (), starter)
     with tempfile.TemporaryDirectory(prefix="tfring-") as folder:
         group = Group(contender, np, Path(folder), [], module=_WORKER)
         try:
             group.connect()
             yield group
-        finally:
             group.close()
+        finally:
+            group.kill()
