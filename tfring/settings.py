@@ -7,11 +7,12 @@ that users may have set already.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["IGNORED", "SETTINGS", "Setting", "Settings", "ignored", "load", "markdown"]
+__all__ = ["IGNORED", "SETTINGS", "Setting", "Settings", "ignored", "load", "markdown", "unknown"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +237,55 @@ def ignored(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns the variables of Horovod that are set and have no effect, each with why."""
     variables = os.environ if environment is None else environment
     return {name: why for names, why in IGNORED.items() for name in names if variables.get(name)}
+
+
+# Variables of ours that are no settings: what `tfringrun` sets, and those of the tests.
+_OTHERS = (
+    "TFRING_RANK",
+    "TFRING_SIZE",
+    "TFRING_LOCAL_RANK",
+    "TFRING_LOCAL_SIZE",
+    "TFRING_CROSS_RANK",
+    "TFRING_CROSS_SIZE",
+    "TFRING_HOSTNAME",
+    "TFRING_RENDEZVOUS",
+    "TFRING_SECRET",
+    "TFRING_JOB_ID",
+)
+_OF_TESTS = ("TFRING_TEST_", "TFRING_PROPERTY_")
+
+
+def unknown(environment: Mapping[str, str] | None = None) -> dict[str, str | None]:
+    """Returns the variables that begin with `TFRING_` and mean nothing, each with the nearest name.
+
+    Args:
+        environment: variables to look at; `os.environ` by default.
+
+    Returns:
+        Variable and the most similar one that is read, or None where none is similar.
+
+    Example:
+        >>> unknown({"TFRING_STALL_FAIL_SECOND": "5", "TFRING_SIZE": "2"})
+        {'TFRING_STALL_FAIL_SECOND': 'TFRING_STALL_FAIL_SECONDS'}
+    """
+    variables = os.environ if environment is None else environment
+    known = {name for setting in SETTINGS for name in setting.environment}.union(_OTHERS)
+    strange = (
+        name
+        for name in sorted(variables)
+        if name.startswith("TFRING_") and not name.startswith(_OF_TESTS) and name not in known
+    )
+    return {name: _nearest(name) for name in strange}
+
+
+def _nearest(name: str) -> str | None:
+    """The variable of ours that a name was probably meant for, also by Horovod's name for it."""
+    own: dict[str, str] = {}
+    for setting in SETTINGS:
+        tails = [setting.name.upper(), *(n.split("_", 1)[1] for n in setting.environment)]
+        own |= dict.fromkeys(tails, setting.environment[0])
+    similar = difflib.get_close_matches(name.removeprefix("TFRING_"), own, n=1)
+    return own[similar[0]] if similar else None
 
 
 @dataclasses.dataclass(frozen=True)

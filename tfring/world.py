@@ -166,12 +166,20 @@ def init(
         _logger.setLevel(settings.log_level.upper())
         for name, why in _settings.ignored().items():
             _logger.info("%s is set, but has no effect. %s", name, why)
+        if identity.rank == 0:
+            _warn_of_unknown_variables()
         _process.world = _create(identity, settings)
         try:
             _sets._setup(sets)
         except BaseException:
             shutdown()
             raise
+
+
+def _warn_of_unknown_variables() -> None:
+    for name, nearest in _settings.unknown().items():
+        hint = f"Did you mean {nearest}?" if nearest else "docs/settings.md lists those that do."
+        _logger.warning("%s is set, but tfring reads no such variable. %s", name, hint)
 
 
 def shutdown() -> None:

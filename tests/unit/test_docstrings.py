@@ -18,7 +18,7 @@ MODULES = {
     "tfring.compression": 1,
     "tfring.objects": 4,
     "tfring.process_sets": 3,
-    "tfring.settings": 1,
+    "tfring.settings": 2,
     "tfring.world": 1,
 }
 

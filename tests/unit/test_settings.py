@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 
 import pytest
 
 import tfring as hvd
 from tfring import settings
+from tfring.launch.hosts import Place
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -93,3 +95,66 @@ def test_init_tells_what_has_no_effect(
     hvd.init()
     hvd.shutdown()
     assert "HOROVOD_CYCLE_TIME is set, but has no effect. There is no polling" in caplog.text
+
+
+def init_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    hvd.init()
+    hvd.shutdown()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_init_warns_of_a_misspelt_variable(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    init_with(monkeypatch, TFRING_STALL_FAIL_SECOND="5")
+    assert warnings(caplog) == [
+        "TFRING_STALL_FAIL_SECOND is set, but tfring reads no such variable. "
+        "Did you mean TFRING_STALL_FAIL_SECONDS?"
+    ]
+
+
+def test_init_warns_of_a_variable_like_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    init_with(monkeypatch, TFRING_QQQ="5")
+    (warning,) = warnings(caplog)
+    assert warning.startswith("TFRING_QQQ is set, but tfring reads no such variable. docs/settings")
+
+
+def test_init_warns_of_none_that_it_or_the_launcher_knows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(0, 1, 0, 1, 0, 1, "h").environment()
+    init_with(monkeypatch, **place, TFRING_JOB_ID="j", TFRING_SPIN_US="5", HOROVOD_NO_SUCH="1")
+    assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("TFRING_STALL_FAIL_SECOND", "TFRING_STALL_FAIL_SECONDS"),
+        ("TFRING_FAIL_AFTER", "TFRING_STALL_FAIL_SECONDS"),
+        ("TFRING_STALL_SHUTDOWN_TIME_SECONDS", "TFRING_STALL_FAIL_SECONDS"),
+        ("TFRING_LOGLEVEL", "TFRING_LOG_LEVEL"),
+        ("TFRING_DRIFTS", "TFRING_DRIFT"),
+        ("TFRING_SECRET", "known"),
+        ("TFRING_TEST_MARK", "known"),
+        ("HOROVOD_LOGLEVEL", "known"),
+    ],
+)
+def test_nearest_name(name: str, nearest: str | None) -> None:
+    assert settings.unknown({name: "1"}).get(name, "known") == nearest
+
+
+def test_every_variable_that_the_package_names_is_known() -> None:
+    package = pathlib.Path(hvd.__file__).parent
+    texts = [path.read_text() for path in package.rglob("*.py")]
+    names = set(re.findall(r"\bTFRING_[A-Z0-9_]*[A-Z0-9]\b", "\n".join(texts)))
+    assert "TFRING_DRIFT" in names
+    # Those of examples of misspelling.
+    assert settings.unknown(dict.fromkeys(names, "1")).keys() <= {"TFRING_STALL_FAIL_SECOND"}
