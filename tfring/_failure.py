@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,18 @@ from tfring._identity import Identity
 
 _TEXT_LIMIT = 400
 _CONNECT_SECONDS = 2.0
+
+# A rank waits in vain for others' gradients, or for what ranks tell each other between epochs.
+_UNEQUAL = re.compile(
+    r"'(?:\w*optimizer\w*/|tape\d+/|metric average'|callbacks').*"
+    r"(?:still waits for|has shut down)",
+    re.IGNORECASE | re.DOTALL,
+)
+_HINT = (
+    "tfring: if some ranks have fewer batches than others, these wait for them in vain: let "
+    "tfring.data.shortest end the data of all with the shortest, or let the others go on alone "
+    "with callbacks.JoinCallback (in a loop of your own: tfring.join)"
+)
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
@@ -62,6 +75,8 @@ class FailureHook:
                     self.report(text)
         finally:
             (self._former or sys.__excepthook__)(kind, error, trace)
+            if self._active and may_be_unequal_data(error):
+                print(_HINT, file=sys.stderr)
 
     def report(self, text: str) -> None:
         """Records the failure for the launcher, then ends the world for every rank."""
@@ -74,6 +89,11 @@ class FailureHook:
             write(self._identity, text)
         except errors.CommunicationError as error:
             print(f"tfring: could not record the failure: {error}", file=sys.stderr)
+
+
+def may_be_unequal_data(error: BaseException) -> bool:
+    """Tells whether an error is what ranks see whose peers have run out of batches."""
+    return errors.is_communication_error(error) and _UNEQUAL.search(str(error)) is not None
 
 
 def _one_line(text: str) -> str:

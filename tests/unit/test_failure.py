@@ -164,3 +164,46 @@ def test_removed_hook_only_passes_on(store: str, quiet: list) -> None:
     assert read(store, "failure/j1") is None
     assert abort.texts == []
     assert len(quiet) == 1
+
+
+WAITS = "after 8 s, the limit, it still waits for rank 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"allreduce 'optimizer0/bucket0' (allreduce of float32 (4,), op=Average): {WAITS}",
+        f"allreduce 'tape1/bucket2' (allreduce of float32 (4,), op=Average): {WAITS}",
+        f"allreduce 'loss' failed: allgather 'metric average' (allgather of uint8 (4,)): {WAITS}",
+        f"at node 'a'\n  File \"x\"\nallgather 'callbacks' (allgather of uint8 (4,)): {WAITS}",
+        "allreduce 'optimizer0/bucket0' failed: rank 1 (host a) has shut down",
+    ],
+    ids=["optimizer", "tape", "metrics", "callbacks", "left"],
+)
+def test_who_waits_in_vain_for_batches_is_told_the_way_out(
+    text: str, quiet: list, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = _failure.FailureHook(identity(None, 0), Recorder())
+    hook.install()
+    raise_through(hook, errors.CommunicationError(text))
+    hook.remove()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "tfring.data.shortest" in line
+    assert "JoinCallback" in line
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.CommunicationError(f"allreduce 'loss' (allreduce of float32 ()): {WAITS}"),
+        errors.CommunicationError("allreduce 'optimizer0/bucket0' failed: rank 1: ValueError: x"),
+        ValueError(f"allreduce 'optimizer0/bucket0' (allreduce of float32 ()): {WAITS}"),
+    ],
+    ids=["another collective", "failed peer", "another error"],
+)
+def test_others_are_not(error: Exception, quiet: list, capsys: pytest.CaptureFixture[str]) -> None:
+    hook = _failure.FailureHook(identity(None, 0), Recorder())
+    hook.install()
+    raise_through(hook, error)
+    hook.remove()
+    assert capsys.readouterr().err == ""
