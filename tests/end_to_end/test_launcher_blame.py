@@ -101,6 +101,22 @@ if rank == 0:
     assert report[0] == "tfringrun: rank 0 on host localhost failed with exit code 1:"
 
 
+def test_each_of_several_stalls_gets_a_line(launcher):
+    program = """
+waits = "allreduce 'g%d' (allreduce of float32 ()): after 8 s, the limit, it still "
+waits += "waits for rank %d"
+lose_peer("AbortedError: " + waits % (rank, 1 - rank))
+"""
+    report = report_of(run(launcher, program))
+    blamed = int(report[0].split()[2])
+    other = 1 - blamed
+    assert report[0] == f"tfringrun: rank {blamed} on host localhost failed with exit code 1:"
+    assert report[-1] == (
+        f"tfringrun: rank {other} on host localhost: allreduce 'g{other}' (allreduce of float32 "
+        f"()): after 8 s, the limit, it still waits for rank {blamed}"
+    )
+
+
 STAYS = """
 if rank == 0:
     lose_peer()

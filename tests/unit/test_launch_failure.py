@@ -11,6 +11,7 @@ from tfring.launch.failure import (
     early_leaver,
     error_lines,
     first_failure,
+    other_stalls,
     signal_name,
 )
 
@@ -137,3 +138,44 @@ def test_a_huge_traceback_keeps_both_ends():
     lines = error_lines([TRACEBACK[0], *(f"  {i}" for i in range(500)), TRACEBACK[-1]])
     assert len(lines) == 80
     assert (lines[0], lines[20], lines[-1]) == (TRACEBACK[0], "...", TRACEBACK[-1])
+
+
+WAITS = "allreduce 'g' (allreduce of float32 (), op=Sum): after 8 s, the limit, it still waits for"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (f"AbortedError: {WAITS} rank 1", f"{WAITS} rank 1"),
+        (
+            f"{{{{function_node __wrapped__X}}}} barrier 'b' failed: {WAITS} rank 1 [Op:X] name: ",
+            f"barrier 'b' failed: {WAITS} rank 1",
+        ),
+        (
+            f"at node 'a' defined at (most recent call last): {WAITS} rank 1\t [[{{{{node a}}}}]]",
+            f"{WAITS} rank 1",
+        ),
+    ],
+    ids=["plain", "eager", "graph"],
+)
+def test_other_stalls_are_shown_without_what_tensorflow_writes_around_them(words, line):
+    failed = exits((0, 1, 0.0), (1, 1, 0.1))
+    assert other_stalls(failed, 1, {0: words, 1: "lost"}) == [f"rank 0 on host h: {line}"]
+
+
+@pytest.mark.parametrize(
+    ("blamed", "secondary"),
+    [(0, {1: WAITS}), (0, {0: WAITS}), (0, {0: WAITS, 1: "the store does not answer"})],
+    ids=["failed by itself", "the only one", "no collective"],
+)
+def test_no_other_stalls(blamed, secondary):
+    assert other_stalls(exits((0, 1, 0.0), (1, 1, 0.1)), blamed, secondary) == []
+
+
+def test_many_other_stalls_are_cut():
+    failed = exits(*((rank, 1, 0.0) for rank in range(30, -1, -1)))
+    lines = other_stalls(failed, 0, dict.fromkeys(range(31), WAITS))
+    assert [line.split(" on ")[0] for line in lines] == [
+        *(f"rank {rank}" for rank in range(1, 9)),
+        "... and 22 ranks more",
+    ]

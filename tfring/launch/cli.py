@@ -227,6 +227,8 @@ def report(outcome: Outcome, console: Console) -> None:
     console.say(failure.text + (":" if failure.details else ""))
     lines = [f"[{failure.rank}] {line}\n" for line in failure.details]
     console.show("".join(lines).encode("utf-8", "replace"))
+    for line in failure.others:
+        console.say(line)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 # Without an entry in the store, a rank that a signal killed this soon after the first
@@ -13,7 +13,10 @@ SIGNAL_WINDOW_S = 1.0
 _PYTHON_ERROR = 1
 _SSH_ERROR = 255
 _MAX_LINES = 80
+_MAX_OTHERS = 8
 _RANKS = re.compile(r"\branks? (\d+(?:(?:, | and )\d+)*)")
+# What the engine says of a collective, among what TensorFlow writes around it.
+_COLLECTIVE = re.compile(r"\w+ '[^']*' (?:failed: |\().*?(?=\s*(?:\[Op:|\[\[\{\{|$))")
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -41,6 +44,7 @@ class Failure:
     code: int
     text: str  # one line, or more where ssh itself failed
     details: Sequence[str] = ()
+    others: Sequence[str] = ()  # one line each of other ranks, where they say more
 
 
 def first_failure(
@@ -113,6 +117,28 @@ def describe(exit_: Exit) -> Failure:
                 f"{exit_.host} true`: it must work without a question"
             )
     return Failure(exit_.rank, exit_.host, exit_.code, text, error_lines(exit_.tail))
+
+
+def other_stalls(exits: Sequence[Exit], blamed: int, secondary: Mapping[int, str]) -> list[str]:
+    """What other ranks waited for, a line each: where several wait in vain, one tells too little.
+
+    Args:
+        exits: The ranks that failed.
+        blamed: The rank whose error is shown in full.
+        secondary: Ranks that ended only because of a communication error, and its words.
+
+    Returns:
+        At most nine lines; none where `blamed` failed by itself, so that the others' errors
+        only follow from it.
+    """
+    if blamed not in secondary:
+        return []
+    others = [e for e in sorted(exits, key=lambda e: e.rank) if e.rank != blamed]
+    found = [(e, _COLLECTIVE.search(secondary.get(e.rank, ""))) for e in others]
+    lines = [f"rank {e.rank} on host {e.host}: {match[0]}" for e, match in found if match]
+    if len(lines) > _MAX_OTHERS:
+        lines = [*lines[:_MAX_OTHERS], f"... and {len(lines) - _MAX_OTHERS} ranks more"]
+    return lines
 
 
 def signal_name(code: int) -> str | None:

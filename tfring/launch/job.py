@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from tfring.launch.failure import (
     describe_leaver,
     early_leaver,
     first_failure,
+    other_stalls,
 )
 from tfring.launch.hosts import Place
 from tfring.launch.output import ClosedOutputError, Console
@@ -396,7 +397,8 @@ class Job:
             leaver = early_leaver(left, found.secondary[first.rank])
             if leaver is not None:
                 failure = describe_leaver(leaver, first)
-        return Outcome(failure.code, failure)
+        others = other_stalls(exits, first.rank, found.secondary)
+        return Outcome(failure.code, replace(failure, others=others))
 
     def _exit(self, rank: int, code: int, when: float) -> Exit:
         worker = self._workers[rank]
