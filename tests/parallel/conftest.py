@@ -6,6 +6,7 @@ job at once: its traceback is printed, and the other ranks' errors name it.
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"needs {exact.args[0]} ranks"))
         if item.get_closest_marker("many_ranks") and hvd.size() == 1:
             item.add_marker(pytest.mark.skip(reason="needs at least 2 ranks"))
+
+
+def pytest_collection_finish() -> None:
+    # TensorFlow and Keras are a million objects; looking at them takes most of each collection.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

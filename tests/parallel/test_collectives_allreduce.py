@@ -59,16 +59,45 @@ def equal(result: tf.Tensor, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(tf.cast(result, tf.float64), expected)
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph", "unknown dimensions", "unknown rank"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
-def test_numbers(dtype: tf.DType, op: str, shape: tuple, mode: str, rank: int, size: int) -> None:
+def check_numbers(dtype: tf.DType, op: str, shape: tuple, mode: str) -> None:
     number, reduce = OPS[op]
-    tensor = tf.cast(input_of(rank, shape, op), dtype)
+    tensor = tf.cast(input_of(hvd.rank(), shape, op), dtype)
     result = run(mode, tensor, number)
     assert (result.dtype, result.shape) == (dtype, shape)
-    equal(result, reduce([input_of(r, shape, op) for r in range(size)]))
+    equal(result, reduce([input_of(r, shape, op) for r in range(hvd.size())]))
+
+
+def by_name(dtype: tf.DType) -> str:
+    return dtype.name
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", NUMBERS, ids=by_name)
+def test_numbers(dtype: tf.DType, op: str, shape: tuple) -> None:
+    check_numbers(dtype, op, shape, "eager")
+
+
+# What a graph adds, the shape of the result, depends neither on the dtype nor on the operation.
+GRAPHS = pytest.mark.parametrize("mode", ["graph", "unknown dimensions", "unknown rank"])
+
+
+@GRAPHS
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_shapes_in_graphs(shape: tuple, mode: str) -> None:
+    check_numbers(tf.float32, "Average", shape, mode)
+
+
+@GRAPHS
+@pytest.mark.parametrize("dtype", NUMBERS, ids=by_name)
+def test_dtypes_in_graphs(dtype: tf.DType, mode: str) -> None:
+    check_numbers(dtype, "Sum", (7, 5), mode)
+
+
+@GRAPHS
+@pytest.mark.parametrize("op", OPS)
+def test_operations_in_graphs(op: str, mode: str) -> None:
+    check_numbers(tf.int64, op, (1031,), mode)
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])

@@ -44,7 +44,16 @@ def test_another_variable_needs_another_plan(ranks: Any) -> None:
     assert plan(reducer, gradient, [tf.Variable(1.0)]).name == "tape0/plan1"
 
 
-def test_an_id_that_is_used_again_is_not_the_same_variable(ranks: Any) -> None:
+@pytest.fixture
+def quick_collections() -> None:
+    """Objects of former tests are not looked at in each."""
+    gc.collect()
+    gc.freeze()
+
+
+def test_an_id_that_is_used_again_is_not_the_same_variable(
+    ranks: Any, quick_collections: None
+) -> None:
     ranks(1)
     reducer, gradient = Reducer("tape", Options()), [tf.constant(1.0)]
     for attempt in range(50):
@@ -63,7 +72,7 @@ def test_tensors_as_sources_share_a_plan(ranks: Any) -> None:
     assert plan(reducer, gradient, [tf.constant(1.0)]) is first
 
 
-def test_plans_of_dead_variables_are_forgotten(ranks: Any) -> None:
+def test_plans_of_dead_variables_are_forgotten(ranks: Any, quick_collections: None) -> None:
     ranks(1)
     reducer, gradient = Reducer("tape", Options()), [tf.constant(1.0)]
     for _ in range(20):
