@@ -1,8 +1,9 @@
 """Runs the tests of tfring on the installed package: `python tests`.
 
-Builds and runs the engine's own tests, then the unit tests in one process, the parallel tests on
-2, 3 and 4 ranks, and the end-to-end tests. Everything runs in a temporary folder, so that the
-package that is tested is the installed one and never the source tree.
+Builds and runs the engine's own tests, then the unit tests, the parallel tests on 2, 3 and 4
+ranks, and the end-to-end tests. Several tests run at a time where they do not disturb each other:
+those marked `alone` measure time or processor use. Everything runs in a temporary folder, so that
+the package that is tested is the installed one and never the source tree.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from collections.abc import Callable
 TESTS = pathlib.Path(__file__).resolve().parent
 ROOT = TESTS.parent
 LIMIT_S = 1200  # of one command
+AT_ONCE = min(4, len(os.sched_getaffinity(0)))  # tests; each has a few busy threads
 # Tests of tests/parallel that also run on 3 and 4 ranks.
 MORE_RANKS = ("collectives_*", "keras_values", "sync_batch_norm*", "tape", "v1_start")
+SPREAD = ("-n", str(AT_ONCE), "--dist", "worksteal")
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 
 # Runs a command in the temporary folder; raises CalledProcessError or TimeoutExpired.
@@ -40,12 +43,13 @@ def engine(run: Run, sanitize: str | None = None) -> None:
         build += ["-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g"]  # half the time to compile
     run(build)
     run([tool("cmake"), "--build", "engine", "--parallel", "2", "--", "--quiet"])
-    run([tool("ctest"), "--test-dir", "engine", "--output-on-failure", "--timeout", "300"])
+    test = [tool("ctest"), "--test-dir", "engine", "--output-on-failure", "--timeout", "300"]
+    run([*test, "--parallel", str(AT_ONCE)])
 
 
 def unit(run: Run) -> None:
     """Runs the tests that need one process."""
-    run(pytest(TESTS / "unit"))
+    run([*pytest(TESTS / "unit"), *SPREAD])
 
 
 def parallel(run: Run) -> None:
@@ -59,7 +63,8 @@ def parallel(run: Run) -> None:
 
 def end_to_end(run: Run) -> None:
     """Runs the tests that start jobs of their own."""
-    run(pytest(TESTS / "end_to_end"))
+    run([*pytest(TESTS / "end_to_end"), *SPREAD, "-m", "not alone"])
+    run([*pytest(TESTS / "end_to_end"), "-m", "alone"])
 
 
 PARTS = {"engine": engine, "unit": unit, "parallel": parallel, "end_to_end": end_to_end}

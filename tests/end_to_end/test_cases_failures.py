@@ -13,7 +13,7 @@ import pytest
 from .conftest import Launcher
 from .reports import PRELUDE, reports
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]
 
 MODES = pytest.mark.parametrize("mode", ["eager", "graph"])
 

@@ -103,6 +103,7 @@ tell(idle=cost, threads=tf.config.threading.get_intra_op_parallelism_threads())
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("own", "threads"), [(None, 1), ("3", 3)], ids=["not set", "set to 3"])
 def test_threads_and_idle_cost(
     launcher: Launcher, two_cores: None, own: str | None, threads: int

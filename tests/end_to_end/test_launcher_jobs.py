@@ -201,6 +201,7 @@ def test_a_grandchild_in_a_session_of_its_own_is_ended(launcher):
     assert launcher.processes() == []
 
 
+@pytest.mark.alone
 def test_idle_costs_nothing(launcher):
     job = launcher.start("-np", "2", "sh", "-c", "exec sleep 1000")
     launcher.wait_for("sleep\x001000", 2)

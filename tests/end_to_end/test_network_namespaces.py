@@ -16,6 +16,7 @@ import pytest
 from .conftest import MARK, Launcher, wait_until
 
 pytestmark = [
+    pytest.mark.alone,  # the networks of two at a time could have the same addresses
     pytest.mark.timeout(120),
     pytest.mark.skipif(
         os.geteuid() != 0 or shutil.which("ip") is None,
