@@ -55,7 +55,7 @@ int64_t CpuNs(clockid_t clock) {
   return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
 }
 
-// Of all threads but this one.
+// Of all threads but this one: the side channel's.
 int64_t OthersCpuNs() {
   return CpuNs(CLOCK_PROCESS_CPUTIME_ID) - CpuNs(CLOCK_THREAD_CPUTIME_ID);
 }
@@ -128,16 +128,15 @@ class Star {
 HubCost MeasureHub(int hosts, int ranks_per_host, int rounds) {
   Star star(hosts, ranks_per_host);
   star.Agree(0);
-  std::vector<double> processor;
   std::vector<double> time;
+  const int64_t cpu = OthersCpuNs();
   for (int i = 1; i <= rounds; ++i) {
-    const int64_t cpu = OthersCpuNs();
     const int64_t begin = tfring::NowNs();
     star.Agree(static_cast<uint64_t>(i));
     time.push_back(static_cast<double>(tfring::NowNs() - begin) / 1e3);
-    processor.push_back(static_cast<double>(OthersCpuNs() - cpu) / 1e3);
   }
-  return {Median(processor), Median(time), 2 * (hosts - 1)};
+  const double processor = static_cast<double>(OthersCpuNs() - cpu) / 1e3;
+  return {processor / rounds, Median(time), 2 * (hosts - 1)};
 }
 
 }  // namespace simulator

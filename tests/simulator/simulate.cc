@@ -20,11 +20,16 @@ namespace simulator {
 namespace {
 
 void ShowHub() {
+  struct Job {
+    int hosts;
+    int ranks_per_host;
+  };
   std::printf("hosts ranks messages thread_us time_us thread_us_per_message\n");
-  for (const int hosts : {2, 8, 64, 128, 256, 512}) {
-    const HubCost cost = MeasureHub(hosts, 8, 101);
-    std::printf("%5d %5d %8d %9.0f %7.0f %.2f\n", hosts, hosts * 8,
-                cost.messages, cost.processor_us, cost.time_us,
+  for (const Job job : {Job{2, 8}, {2, 2048}, {8, 8}, {64, 8}, {512, 8}}) {
+    const HubCost cost = MeasureHub(job.hosts, job.ranks_per_host, 201);
+    std::printf("%5d %5d %8d %9.0f %7.0f %.2f\n", job.hosts,
+                job.hosts * job.ranks_per_host, cost.messages,
+                cost.processor_us, cost.time_us,
                 cost.processor_us / cost.messages);
   }
 }

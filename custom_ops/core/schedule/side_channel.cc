@@ -1,7 +1,7 @@
 #include "custom_ops/core/schedule/side_channel.h"
 
 #include <errno.h>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,6 +14,8 @@ namespace tfring {
 namespace {
 
 constexpr double kSendSeconds = 5.0;
+constexpr uint64_t kWakeEvent = UINT64_MAX;  // else an event is a rank's
+constexpr int kEvents = 64;                  // at a time
 // A peer whose host vanished without a word is noticed after five seconds.
 constexpr int kKeepaliveIdle = 2;
 constexpr int kKeepaliveInterval = 1;
@@ -39,16 +41,22 @@ SideChannel::~SideChannel() {
     thread_.join();
   }
   if (wake_fd_ >= 0) close(wake_fd_);
+  if (epoll_fd_ >= 0) close(epoll_fd_);
 }
 
 Status SideChannel::Start() {
-  for (const auto& peer : peers_) {
-    if (!peer->open) continue;
-    TFR_RETURN_IF_ERROR(peer->socket.SetKeepalive(
-        kKeepaliveIdle, kKeepaliveInterval, kKeepaliveCount));
-  }
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd_ < 0) return Internal(StrCat("eventfd: ", ErrnoText(errno)));
+  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_fd_ < 0) return Internal(StrCat("epoll: ", ErrnoText(errno)));
+  TFR_RETURN_IF_ERROR(Watch(wake_fd_, kWakeEvent));
+  for (size_t r = 0; r < peers_.size(); ++r) {
+    Peer& peer = *peers_[r];
+    if (!peer.open) continue;
+    TFR_RETURN_IF_ERROR(peer.socket.SetKeepalive(
+        kKeepaliveIdle, kKeepaliveInterval, kKeepaliveCount));
+    TFR_RETURN_IF_ERROR(Watch(peer.socket.fd(), r));
+  }
   thread_ = StartThread("tfring-control", [this] { Run(); });
   return Status::Ok();
 }
@@ -59,27 +67,40 @@ void SideChannel::Wake() {
   static_cast<void>(write(wake_fd_, &one, sizeof(one)) == sizeof(one));
 }
 
+// epoll, not poll: of thousands of connections only those that have something
+// to say cost anything.
 void SideChannel::Run() {
+  std::vector<epoll_event> events(kEvents);
   for (;;) {
-    std::vector<pollfd> fds;
-    for (const auto& peer : peers_) {
-      fds.push_back({peer->open ? peer->socket.fd() : -1, POLLIN, 0});
-    }
-    fds.push_back({wake_fd_, POLLIN, 0});
     const int timeout_ms = NextInquiry().PollMs();
-    if (poll(fds.data(), fds.size(), timeout_ms) < 0 && errno != EINTR) {
-      Abort(StrCat(NameOf(members().rank), ": poll: ", ErrnoText(errno)));
+    const int ready = epoll_wait(epoll_fd_, events.data(), kEvents, timeout_ms);
+    if (ready < 0 && errno != EINTR) {
+      Abort(StrCat(NameOf(members().rank), ": epoll: ", ErrnoText(errno)));
       return;
     }
-    uint64_t woken = 0;
-    static_cast<void>(read(wake_fd_, &woken, sizeof(woken)) == sizeof(woken));
     if (stopping_.load(std::memory_order_acquire)) return;
-    for (size_t r = 0; r < peers_.size(); ++r) {
-      const int rank = static_cast<int>(r);
-      if (fds[r].revents != 0 && !ReceiveFrom(rank)) PeerClosed(rank);
+    for (int i = 0; i < ready; ++i) {
+      const uint64_t from = events[static_cast<size_t>(i)].data.u64;
+      if (from == kWakeEvent) {
+        uint64_t woken = 0;
+        static_cast<void>(read(wake_fd_, &woken, sizeof(woken)) ==
+                          sizeof(woken));
+      } else if (const int rank = static_cast<int>(from); !ReceiveFrom(rank)) {
+        PeerClosed(rank);
+      }
     }
     if (is_hub()) ReportStalls();
   }
+}
+
+Status SideChannel::Watch(int fd, uint64_t event) {
+  epoll_event wanted = {};
+  wanted.events = EPOLLIN;
+  wanted.data.u64 = event;
+  if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &wanted) == 0) {
+    return Status::Ok();
+  }
+  return Internal(StrCat("epoll_ctl: ", ErrnoText(errno)));
 }
 
 // False once the connection is of no more use.
@@ -98,6 +119,8 @@ void SideChannel::PeerClosed(int rank) {
   {
     std::lock_guard<std::mutex> lock(peer.send_mutex);
     peer.open = false;
+    // A forked child may keep the connection open, and with it the watch.
+    epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, peer.socket.fd(), nullptr);
     peer.socket.Close();
   }
   if (!peer.left) {
@@ -121,6 +144,8 @@ void SideChannel::CloseAll() {
   for (const auto& peer : peers_) peer->socket.Close();
   if (wake_fd_ >= 0) close(wake_fd_);
   wake_fd_ = -1;
+  if (epoll_fd_ >= 0) close(epoll_fd_);
+  epoll_fd_ = -1;
 }
 
 }  // namespace tfring

@@ -50,11 +50,13 @@ class SideChannel : public Control {
 
   void Run();
   void Wake();
+  Status Watch(int fd, uint64_t event);
   bool ReceiveFrom(int rank);
   void PeerClosed(int rank);
 
   std::vector<std::unique_ptr<Peer>> peers_;
   int wake_fd_ = -1;
+  int epoll_fd_ = -1;
   std::atomic<bool> stopping_{false};
   std::thread thread_;
   std::atomic<uint64_t> messages_sent_{0};
