@@ -9,6 +9,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ from tfring.bench import options as _options
 from tfring.bench.group import GroupError
 from tfring.bench.result import Run
 
+_BEGAN = time.monotonic()
 _EXAMPLES = """examples:
   {prog}                                   allreduce, 2 ranks, 4 B to 100 MiB
   {prog} -np 2,4 --peers --check           beside MPI and gloo
@@ -177,4 +179,4 @@ def _write(runs: Sequence[Run], arguments: argparse.Namespace, command: str) -> 
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(f"[{time.monotonic() - _BEGAN:4.0f} s] {line}", file=sys.stderr, flush=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tfring.bench import catalog
 from tfring.bench.group import Group, GroupError, shared_memory
 from tfring.bench.options import Case, Options, cases
-from tfring.bench.result import Entry, Run, slowest, summarize
+from tfring.bench.result import Entry, Run, slowest
 
 _LEAST_CALLS = 3
 # The first calls are slow: a few, then a tenth of a turn, then it is known how many fill one.
@@ -73,12 +74,13 @@ class _Turns:
             )
             refusals = [answer["unsupported"] for answer in answers if "unsupported" in answer]
             if refusals:
-                _note(run.absent, f"{entry.label}: {refusals[0]}")
+                name = entry.label if way == "xla" else entry.label.partition(",")[0]
+                _note(run.absent, f"{name}: {refusals[0]}")
                 continue
             calls = _LEAST_CALLS
             for share in _TRIAL_SHARES:
-                seconds = summarize(self._measure(way, calls)).median
-                wanted = int(share * options.round_seconds / max(seconds, 1e-9))
+                each = self._ask(way, calls)[1] / calls
+                wanted = int(share * options.round_seconds / each)
                 calls = max(_LEAST_CALLS, min(wanted, self.group.contender.most_calls))
             self._calls[way] = calls
 
@@ -86,16 +88,18 @@ class _Turns:
         """Has its turn."""
         for way, calls in self._calls.items():
             key = self.entries[way].key, size
-            run.samples.setdefault(key, []).extend(self._measure(way, calls))
+            run.samples.setdefault(key, []).extend(self._ask(way, calls)[0])
 
     def lose(self) -> None:
         """Takes part no longer."""
         self.lost, self._calls = True, {}
         self.group.kill()
 
-    def _measure(self, way: str, calls: int) -> list[float]:
+    def _ask(self, way: str, calls: int) -> tuple[list[float], float]:
+        """Returns the seconds of each call and of all together, with what is not counted."""
+        began = time.monotonic()
         answers = self.group.ask(do="measure", way=way, calls=calls)
-        return slowest([answer["ns"] for answer in answers])
+        return slowest([answer["ns"] for answer in answers]), time.monotonic() - began
 
 
 def _measure(turns: list[_Turns], options: Options, run: Run, say: Callable[[str], None]) -> None:
