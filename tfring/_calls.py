@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,6 +32,7 @@ LOCAL_RANK = 3
 INCLUDED = 4
 
 
+@functools.cache
 def to_bits(factor: float) -> int:
     """Returns the bit pattern of a float64 as a signed integer."""
     return struct.unpack("<q", struct.pack("<d", factor))[0]
@@ -52,13 +54,14 @@ def allreduce(
     """Reduces each tensor over all ranks; dtypes may differ."""
     world.require_usable()
     return _naming.emit(
-        lambda key: _ops.library().tfring_allreduce(
+        lambda key, eager: _ops.library().tfring_allreduce(
             tensors=tensors,
             tensor_name=key,
             reduce_op=op,
             prescale_bits=to_bits(prescale),
             postscale_bits=to_bits(postscale),
             process_set=process_set,
+            eager=eager,
         ),
         name,
         process_set=process_set,
@@ -78,8 +81,8 @@ def allgather(
     counts = tf.stack([_rows(tensor) for tensor in tensors])[tf.newaxis]
     inputs = [*tensors, counts]
     results = _naming.emit(
-        lambda key: _ops.library().tfring_allgather(
-            tensors=inputs, tensor_name=key, process_set=process_set
+        lambda key, eager: _ops.library().tfring_allgather(
+            tensors=inputs, tensor_name=key, process_set=process_set, eager=eager
         ),
         name,
         process_set=process_set,
@@ -100,13 +103,14 @@ def reducescatter(
     """Reduces each tensor over all ranks; each rank keeps its part of the rows."""
     world.require_usable()
     results = _naming.emit(
-        lambda key: _ops.library().tfring_reducescatter(
+        lambda key, eager: _ops.library().tfring_reducescatter(
             tensors=tensors,
             tensor_name=key,
             reduce_op=op,
             prescale_bits=to_bits(prescale),
             postscale_bits=to_bits(postscale),
             process_set=process_set,
+            eager=eager,
         ),
         name,
         process_set=process_set,
@@ -133,9 +137,9 @@ def alltoall(
     """
     world.require_usable()
 
-    def create(key: str) -> list[Any]:
+    def create(key: str, eager: bool) -> list[Any]:
         received, rows = _ops.library().tfring_alltoall(
-            tensors=tensors, splits=splits, tensor_name=key, process_set=process_set
+            tensors=tensors, splits=splits, tensor_name=key, process_set=process_set, eager=eager
         )
         return [*received, rows]
 
@@ -151,8 +155,8 @@ def broadcast(
     """Returns the root's tensors on every rank; dtypes may differ."""
     world.require_usable()
     return _naming.emit(
-        lambda key: _ops.library().tfring_broadcast(
-            tensors=tensors, tensor_name=key, root=root, process_set=process_set
+        lambda key, eager: _ops.library().tfring_broadcast(
+            tensors=tensors, tensor_name=key, root=root, process_set=process_set, eager=eager
         ),
         name,
         process_set=process_set,
@@ -163,7 +167,9 @@ def barrier(name: str | None = None, process_set: int = 0) -> Any:
     """Waits until every rank is here; returns the op in a graph, None in eager mode."""
     world.require_usable()
     return _naming.emit(
-        lambda key: _ops.library().tfring_barrier(tensor_name=key, process_set=process_set),
+        lambda key, eager: _ops.library().tfring_barrier(
+            tensor_name=key, process_set=process_set, eager=eager
+        ),
         name,
         process_set=process_set,
         barrier=True,
@@ -174,7 +180,7 @@ def join() -> Any:
     """Contributes to no more collectives; returns the last rank to come, when all have."""
     world.require_usable()
     return _naming.emit(
-        lambda key: _ops.library().tfring_join(tensor_name=key), "join", barrier=True
+        lambda key, _: _ops.library().tfring_join(tensor_name=key), "join", barrier=True
     )
 
 
@@ -183,18 +189,20 @@ def query(question: int, process_set: int = 0, name: str | None = None) -> Any:
     return _ops.library().tfring_query(question=question, process_set=process_set, name=name)
 
 
-@contextlib.contextmanager
-def announced(kind: int, name: str | None, process_set: int) -> Iterator[None]:
+class announced(contextlib.AbstractContextManager[None]):
     """Announces an exception in the body to the peers, in place of the collective.
 
     Their matching call then fails with InvalidArgumentError instead of waiting for this rank.
     """
-    try:
-        yield
-    except Exception as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        announce_fault(kind, name, lines[0], process_set)
-        raise
+
+    def __init__(self, kind: int, name: str | None, process_set: int) -> None:
+        self._call = (kind, name, process_set)
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if isinstance(error, Exception):
+            kind, name, process_set = self._call
+            lines = str(error).splitlines() or [type(error).__name__]
+            announce_fault(kind, name, lines[0], process_set)
 
 
 def announce_fault(kind: int, name: Any, text: str, process_set: int = 0) -> None:

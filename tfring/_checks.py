@@ -24,6 +24,7 @@ _DTYPES = (
     tf.uint16,
     tf.bool,
 )
+_KNOWN_DTYPES = frozenset(_DTYPES)
 
 
 def dense(value: Any, argument: str = "tensor") -> Any:
@@ -38,7 +39,7 @@ def dense(value: Any, argument: str = "tensor") -> Any:
             "Convert it first, for example with `.to_tensor()` or `tf.sparse.to_dense`."
         )
     tensor = tf.convert_to_tensor(value)
-    if tensor.dtype not in _DTYPES:
+    if tensor.dtype not in _KNOWN_DTYPES:
         names = ", ".join(dtype.name for dtype in _DTYPES)
         raise TypeError(
             f"`{argument}` must have one of the dtypes {names}. "

@@ -33,7 +33,7 @@ class _GraphCalls:
 
 
 def emit(
-    create: Callable[[str], Any],
+    create: Callable[[str, bool], Any],
     name: str | None,
     *,
     process_set: int = 0,
@@ -42,7 +42,8 @@ def emit(
     """Creates a collective op under its pairing name, after the ops that it must follow.
 
     Args:
-        create: takes the pairing name and creates the op; returns its tensors, or the op.
+        create: takes the pairing name, and whether the op runs eagerly; creates the op and
+            returns its tensors, or the op.
         name: the user's name, or None.
         process_set: id of the ranks that take part.
         barrier: the op follows, and is followed by, every other collective of its function; in
@@ -52,7 +53,7 @@ def emit(
         What `create` returned.
     """
     if tf.executing_eagerly():
-        return create(name or EAGER)
+        return create(name or EAGER, True)
     graph = tf.compat.v1.get_default_graph()
     _refuse_data_function(graph)
     calls = _calls_of(graph)
@@ -60,11 +61,11 @@ def emit(
     calls.counts[process_set] += 1
     own = (process_set, key)
     if not hasattr(graph, "outer_graph"):
-        return create(_numbered(calls, own))
+        return create(_numbered(calls, own), False)
     before = list(calls.last.values()) if barrier else [calls.last.get(own)]
     before.append(calls.barrier)
     with tf.control_dependencies([op for op in before if op is not None]):
-        result = create(key)
+        result = create(key, False)
     first = result[0] if isinstance(result, (list, tuple)) else result
     op = getattr(first, "op", first)
     calls.last[own] = op

@@ -148,6 +148,7 @@ class Request(Structure):
         ("done", c_void_p),
         ("user", c_void_p),
         ("wire_dtype", c_int32),
+        ("patience", c_int32),
     ]
 
 

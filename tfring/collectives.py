@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _calls, _checks, _slices
+from tfring import _calls, _checks, _eager, _slices
 from tfring import _gradients as _gradients
 from tfring._autograph import as_it_stands
 from tfring._gathers import (
@@ -131,19 +131,23 @@ def allreduce(
         >>> float(hvd.allreduce(2.0)) == 2.0
         True
     """
-    return grouped_allreduce(
-        [tensor],
-        average=average,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
-        ignore_name_scope=ignore_name_scope,
-        name=name,
-    )[0]
+    arguments = _eager.Arguments(
+        compression, op, average, prescale_factor, postscale_factor, name, process_set
+    )
+    result = _eager.again(tensor, arguments)
+    if result is None:
+        result = grouped_allreduce(
+            [tensor],
+            average=average,
+            compression=compression,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            process_set=process_set,
+            name=name,
+        )[0]
+        _eager.remember(tensor, arguments, _checks.reduce_op(average, op))
+    return result
 
 
 @as_it_stands

@@ -81,6 +81,18 @@ typedef enum tfr_kind {
   TFR_REMOVE_PROCESS_SET = 102,
 } tfr_kind;
 
+// How much of a submitted request the calling thread may do by itself. It saves
+// hand-overs between threads where collectives are small.
+typedef enum tfr_patience {
+  TFR_HAND_OVER = 0,  // nothing: tfr_submit returns at once
+  // A small collective, if the other ranks come within the short spin that
+  // precedes any sleep.
+  TFR_LOOK = 1,
+  // One of up to some MiB, if the other ranks come within about a millisecond:
+  // for callers that have nothing else to do.
+  TFR_LINGER = 2,
+} tfr_patience;
+
 TFR_API const char* tfr_version(void);
 // Multi-line text: compiler, instruction sets in use, transports.
 TFR_API const char* tfr_build_info(void);
@@ -250,11 +262,11 @@ typedef struct tfr_tensor {
   int32_t dtype;        // tfr_dtype
 } tfr_tensor;
 
-// Asked once per tensor whose output is NULL, from the engine's thread, when
-// the size is known: `rows` is the output's first dimension (allgather,
-// reducescatter, alltoall).
-// Returns the buffer; NULL fails the collective with RESOURCE_EXHAUSTED.
-// A buffer of zero bytes is never written; any non-NULL pointer will do.
+// Asked once per tensor whose output is NULL, from the thread that runs the
+// collective, when the size is known: `rows` is the output's first dimension
+// (allgather, reducescatter, alltoall). Returns the buffer; NULL fails the
+// collective with RESOURCE_EXHAUSTED. A buffer of zero bytes is never written;
+// any non-NULL pointer will do.
 typedef void* (*tfr_allocate)(void* user, int32_t tensor, int64_t rows);
 // Called exactly once for an accepted request. `error->code` is TFR_OK on
 // success. Must not block and must not call tfr_run.
@@ -287,10 +299,12 @@ typedef struct tfr_request {
   // own. Floating tensors that are wider travel in it: inputs are rounded once,
   // after `prescale`, and reduced in float32.
   int32_t wire_dtype;
+  int32_t patience;  // tfr_patience; of tfr_submit
 } tfr_request;
 
-// Hands the request to the engine and returns at once. On TFR_OK `done` will
-// be called, perhaps before this returns. On error it is not. Arguments that
+// Hands the request to the engine and returns at once, or a little later if
+// `patience` says so. On TFR_OK `done` will be called, perhaps before this
+// returns and then mostly on this thread. On error it is not. Arguments that
 // are wrong by themselves (splits, root, a scalar to gather) are announced as a
 // `fault`, so `done` brings the error, here and on the peers. INVALID_ARGUMENT
 // at once: no such process set, or this rank is not a member.

@@ -25,6 +25,15 @@ double ReadFactor(TF_OpKernelConstruction* construction, const char* name,
   return value;
 }
 
+bool ReadBool(TF_OpKernelConstruction* construction, const char* name,
+              TF_Status* status) {
+  unsigned char value = 0;
+  if (TF_GetCode(status) == TF_OK) {
+    TF_OpKernelConstruction_GetAttrBool(construction, name, &value, status);
+  }
+  return value != 0;
+}
+
 std::string ReadString(TF_OpKernelConstruction* construction, const char* name,
                        TF_Status* status) {
   int32_t list_size = 0;
@@ -47,6 +56,9 @@ void ReadAttributes(TF_OpKernelConstruction* construction,
   };
   attributes->name = ReadString(construction, "tensor_name", status);
   attributes->process_set = ReadInt(construction, "process_set", status);
+  if (attributes->kind != TFR_JOIN) {
+    attributes->eager = ReadBool(construction, "eager", status);
+  }
   switch (attributes->kind) {
     case TFR_ALLREDUCE:
     case TFR_REDUCESCATTER:

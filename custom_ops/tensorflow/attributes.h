@@ -16,6 +16,8 @@ struct CollectiveAttributes {
   int64_t process_set = 0;
   int32_t reduce_op = TFR_SUM;
   int32_t root = 0;
+  // The caller waits for the op and does nothing else.
+  bool eager = false;
   double prescale = 1.0;
   double postscale = 1.0;
   int32_t wire_dtype = 0;

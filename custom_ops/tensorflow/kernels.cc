@@ -1,5 +1,6 @@
 // One asynchronous CPU kernel for all collectives: it hands pointers to the
-// engine and returns, so it never holds one of TensorFlow's threads.
+// engine and returns, so it never holds one of TensorFlow's threads for longer
+// than a small collective takes that all ranks have (see tfr_patience).
 #include "tensorflow/c/kernels.h"
 
 #include <functional>

@@ -76,6 +76,8 @@ bool Register(const Op& op) {
 
 constexpr char kName[] = "tensor_name: string";
 constexpr char kSet[] = "process_set: int = 0";
+// Whether the caller does nothing but wait, see TFR_LINGER.
+constexpr char kEager[] = "eager: bool = false";
 constexpr char kReduceOp[] = "reduce_op: int";
 // float64 bit patterns, see attributes.cc.
 constexpr char kPrescale[] = "prescale_bits: int";
@@ -85,31 +87,31 @@ constexpr char kPostscale[] = "postscale_bits: int";
     Register({"TfringAllreduce",
               {"tensors: T"},
               {"results: T"},
-              {kTypes, kName, kSet, kReduceOp, kPrescale, kPostscale,
+              {kTypes, kName, kSet, kEager, kReduceOp, kPrescale, kPostscale,
                "wire_dtype: int = 0"},
               &SameShapes}) &&
     Register({"TfringAllgather",
               {"tensors: T"},
               {"results: T"},
-              {kTypes, kName, kSet},
+              {kTypes, kName, kSet, kEager},
               &OtherRows}) &&
     Register({"TfringBroadcast",
               {"tensors: T"},
               {"results: T"},
-              {kTypes, kName, kSet, "root: int"},
+              {kTypes, kName, kSet, kEager, "root: int"},
               &SameShapes}) &&
     Register({"TfringReducescatter",
               {"tensors: T"},
               {"results: T"},
-              {kTypes, kName, kSet, kReduceOp, kPrescale, kPostscale},
+              {kTypes, kName, kSet, kEager, kReduceOp, kPrescale, kPostscale},
               &OtherRows}) &&
     // splits: rows for each rank, (tensors, ranks); empty: equal parts.
     Register({"TfringAlltoall",
               {"tensors: T", "splits: int64"},
               {"results: T", "received_splits: int64"},
-              {kTypes, kName, kSet},
+              {kTypes, kName, kSet, kEager},
               &OtherRows}) &&
-    Register({"TfringBarrier", {}, {}, {kName, kSet}, &NoShapes}) &&
+    Register({"TfringBarrier", {}, {}, {kName, kSet, kEager}, &NoShapes}) &&
     Register(
         {"TfringJoin", {}, {"last_rank: int32"}, {kName, kSet}, &Scalar}) &&
     Register({"TfringQuery",

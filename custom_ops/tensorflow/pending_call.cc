@@ -33,6 +33,13 @@ bool KeepsShapes(tfr_kind kind) {
   return kind == TFR_ALLREDUCE || kind == TFR_BROADCAST;
 }
 
+// How much of the collective TensorFlow's thread may do.
+tfr_patience PatienceOf(const CollectiveAttributes& attributes) {
+  // A join waits for ranks that have other things to do.
+  if (attributes.kind == TFR_JOIN) return TFR_HAND_OVER;
+  return attributes.eager ? TFR_LINGER : TFR_LOOK;
+}
+
 // Size of the process set, 0 where there is none: the engine says why.
 int64_t SizeOf(int64_t process_set) {
   int32_t size = 0;
@@ -143,6 +150,7 @@ tfr_request PendingCall::Describe(const std::vector<tfr_tensor>& tensors) {
   request.allocate = &PendingCall::Allocate;
   request.done = &PendingCall::Done;
   request.user = this;
+  request.patience = PatienceOf(attributes_);
   return request;
 }
 

@@ -62,10 +62,19 @@ void Group::Start(Control* control) {
 // --- taking operations ------------------------------------------------------
 
 Status Group::Submit(std::unique_ptr<Operation> operation) {
-  return Accept(std::move(operation), /*wake_thread=*/true);
+  if (!MayHelp(*operation)) {
+    return Accept(std::move(operation), /*wake_thread=*/true);
+  }
+  const int32_t patience = operation->patience;
+  uint64_t uid = 0;
+  TFR_RETURN_IF_ERROR(
+      Accept(std::move(operation), /*wake_thread=*/false, &uid));
+  Help(uid, patience);
+  return Status::Ok();
 }
 
-Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread) {
+Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread,
+                     uint64_t* uid) {
   if (faults_->any()) faults_->AtSubmission(submissions_.fetch_add(1));
   const uint64_t name =
       HashBytes(operation->name.data(), operation->name.size());
@@ -80,6 +89,7 @@ Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread) {
     if (joined_) return HasJoined(*operation);
     announcement.uid = joins ? JoinUid() : HashCombine(name, uses_[name]++);
     operation->uid = announcement.uid;
+    if (uid != nullptr) *uid = announcement.uid;
     pending_.push_back(std::move(operation));
     if (wake_thread) thread_needed_ = true;
     if (joins) {

@@ -3,7 +3,8 @@
 //
 // Operations run one at a time, on the thread that holds the executor: either
 // the engine's own thread, which sleeps while nothing is pending, or a caller
-// of Run(), which saves two hand-overs between threads.
+// of Run() or, for a short while, of Submit(), which saves hand-overs between
+// threads.
 #ifndef TFRING_CORE_SCHEDULE_GROUP_H_
 #define TFRING_CORE_SCHEDULE_GROUP_H_
 
@@ -57,7 +58,8 @@ class Group {
   // `control` is null in a world of one. Called once, before the first Submit.
   void Start(Control* control);
 
-  // Calls operation->done exactly once if OK is returned, else never.
+  // Calls operation->done exactly once if OK is returned, else never. Helps to
+  // run it as far as operation->patience says.
   Status Submit(std::unique_ptr<Operation> operation);
   // Returns when the operation is done here. operation->done is not called.
   Status Run(std::unique_ptr<Operation> operation);
@@ -86,7 +88,8 @@ class Group {
   const Timing& timing() const { return timing_; }
 
  private:
-  Status Accept(std::unique_ptr<Operation> operation, bool wake_thread);
+  Status Accept(std::unique_ptr<Operation> operation, bool wake_thread,
+                uint64_t* uid = nullptr);
   void Announce(const Announcement& announcement);
   bool TryBecomeExecutor();
   void ReleaseExecutor();
@@ -112,6 +115,12 @@ class Group {
   void AbortWorld(const Status& status);
   Status Blame(const Operation& operation, const Status& status);
   void Finish(Operation* operation, const Status& status);
+
+  // helping (group_help.cc)
+  bool MayHelp(const Operation& operation) const;
+  void Help(uint64_t uid, int32_t patience);
+  bool AwaitBriefly(int32_t patience, Deadline deadline);
+  bool IsHelped(uint64_t uid);
 
   // joining (group_join.cc)
   uint64_t JoinUid() const;

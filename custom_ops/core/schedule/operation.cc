@@ -100,6 +100,7 @@ Status Operation::Create(const tfr_request& request,
   op->done = request.done;
   op->user = request.user;
   op->done_user = request.user;
+  op->patience = request.patience;
   op->place_ = members.rank;
   const Status filled = op->Fill(request, members);
   if (!filled.ok()) {

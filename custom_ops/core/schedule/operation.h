@@ -87,8 +87,9 @@ class Operation {
   std::string fault;  // what is wrong with the arguments; then no tensors
   tfr_allocate allocate = nullptr;
   tfr_done done = nullptr;
-  void* user = nullptr;                   // of allocate
-  void* done_user = nullptr;              // of done
+  void* user = nullptr;       // of allocate
+  void* done_user = nullptr;  // of done
+  int32_t patience = TFR_HAND_OVER;
   std::vector<int64_t> values;            // of one of the engine's own
   std::function<Status(DataPlane*)> run;  // ... and what it does
 

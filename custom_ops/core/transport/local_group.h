@@ -109,13 +109,18 @@ class LocalGroup {
     FutexWakeAll(&mine().doorbell);
   }
 
+  // Looks for a short while whether ready(), as Wait does first.
+  template <typename Ready>
+  bool Look(Ready&& ready) {
+    return ready() || Spin(ready);
+  }
+
   // Waits until ready(): a short spin, then sleep. Both functions read
   // sequentially consistent atomics. One thread per rank waits at a time.
   template <typename Ready, typename Interrupted>
   WaitOutcome Wait(Ready&& ready, Interrupted&& interrupted,
                    Deadline deadline) {
-    if (ready()) return WaitOutcome::kReady;
-    if (Spin(ready)) return WaitOutcome::kReady;
+    if (Look(ready)) return WaitOutcome::kReady;
     return Sleep(ready, interrupted, deadline);
   }
 

@@ -1,0 +1,75 @@
+// Collectives that the thread which submitted them runs by itself.
+//
+// A hand-over to the engine's thread and back costs tens of microseconds, a
+// small collective one or two. So whoever submits one looks for a moment
+// whether the other ranks have it too, and if so runs it. What takes longer, or
+// is large, is left to the engine's thread as before: no caller is kept for
+// long. A thread that finds another one executing has nothing to do; whoever
+// executes sees to all that is pending, or hands it over.
+#include "custom_ops/core/schedule/group.h"
+
+namespace tfring {
+namespace {
+
+// What a thread with other things to do may run: some ten microseconds.
+constexpr uint64_t kLookBytes = 64 * 1024;
+// Above this, a hand-over does not matter.
+constexpr uint64_t kLingerBytes = 4 * 1024 * 1024;
+// Others that come later than this have cost more than a hand-over does.
+constexpr double kLingerSeconds = 1e-3;
+
+// Others may send more than this rank does.
+bool Gathers(const Operation& operation) {
+  return operation.kind == TFR_ALLGATHER || operation.kind == TFR_ALLTOALL;
+}
+
+}  // namespace
+
+bool Group::MayHelp(const Operation& operation) const {
+  switch (operation.patience) {
+    case TFR_LOOK:
+      // Other hosts answer later than a look lasts.
+      return members_->host_count() == 1 && !Gathers(operation) &&
+             operation.InputBytes() <= kLookBytes;
+    case TFR_LINGER:
+      return operation.InputBytes() <= kLingerBytes;
+    default:
+      return false;
+  }
+}
+
+void Group::Help(uint64_t uid, int32_t patience) {
+  if (!TryBecomeExecutor()) return;
+  const Deadline deadline = Deadline::After(kLingerSeconds);
+  bool done = false;
+  while (!done && AwaitBriefly(patience, deadline)) {
+    const uint64_t next = executed_.load(std::memory_order_relaxed);
+    const LogEntry entry = agreement_.entry(next);
+    if (!IsHelped(entry.uid)) break;
+    Execute(next);
+    executed_.store(next + 1, std::memory_order_release);
+    done = entry.uid == uid;
+  }
+  ReleaseExecutor();
+}
+
+// Whether the log has an entry to run.
+bool Group::AwaitBriefly(int32_t patience, Deadline deadline) {
+  const uint64_t next = executed_.load(std::memory_order_relaxed);
+  if (failure_->Stops(next)) return false;
+  const auto ready = [&] { return agreement_.head() > next; };
+  if (patience == TFR_LOOK) return local_->Look(ready);
+  const auto interrupted = [&] { return failure_->Stops(next); };
+  return local_->Wait(ready, interrupted, deadline) == WaitOutcome::kReady;
+}
+
+// Whether a submitting thread may run the operation, which may be another's.
+bool Group::IsHelped(uint64_t uid) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& operation : pending_) {
+    if (operation->uid == uid) return MayHelp(*operation);
+  }
+  return false;
+}
+
+}  // namespace tfring
