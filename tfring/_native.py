@@ -57,6 +57,8 @@ class Config(Structure):
         ("chunk_bytes", c_uint64),
         ("shared_memory", c_int32),
         ("spin_us", c_int32),
+        ("host_connections", c_int32),
+        ("host_algorithm", c_int32),
     ]
 
 

@@ -66,6 +66,23 @@ def _chunk(value: Any) -> int:
     return int(value)
 
 
+# The number of each is that of `tfr_host_algorithm`.
+HOST_ALGORITHMS = ("auto", "direct", "halving_doubling", "ring")
+
+
+def _host_algorithm(value: Any) -> str:
+    word = str(value).lower()
+    if word not in HOST_ALGORITHMS:
+        raise ValueError(f"must be one of {', '.join(HOST_ALGORITHMS)}")
+    return word
+
+
+def _connections(value: Any) -> int:
+    if _count(value) > 64:
+        raise ValueError("must be at most 64")
+    return int(value)
+
+
 def _switch(value: Any) -> bool:
     words = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
     word = str(value).lower()
@@ -157,6 +174,21 @@ SETTINGS: tuple[Setting, ...] = (
         -1,
         _spin,
         "Microseconds that a waiting rank spins before it sleeps; -1: chosen by the engine.",
+    ),
+    Setting(
+        "host_connections",
+        ("TFRING_HOST_CONNECTIONS",),
+        0,
+        _connections,
+        "Data connections between each two hosts; 0: chosen by the engine. Rank 0's counts.",
+    ),
+    Setting(
+        "host_algorithm",
+        ("TFRING_HOST_ALGORITHM",),
+        "auto",
+        _host_algorithm,
+        "How hosts add up: direct, halving_doubling, ring, or auto: by size and number of "
+        "hosts. Rank 0's counts.",
     ),
     Setting(
         "check_batches",
@@ -301,6 +333,8 @@ class Settings:
     dynamic_process_sets: bool
     chunk_bytes: int
     spin_us: int
+    host_connections: int
+    host_algorithm: str
     check_batches: bool
     log_level: str
     drift: str

@@ -460,6 +460,8 @@ def _config(
         chunk_bytes=settings.chunk_bytes,
         shared_memory=int(settings.shared_memory),
         spin_us=settings.spin_us,
+        host_connections=settings.host_connections,
+        host_algorithm=_settings.HOST_ALGORITHMS.index(settings.host_algorithm),
     )
 
 

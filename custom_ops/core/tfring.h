@@ -136,6 +136,14 @@ TFR_API void tfr_bytes_free(tfr_bytes* bytes);
 
 typedef struct tfr_world tfr_world;
 
+// How hosts add up; see collectives/host_algorithm.h.
+typedef enum tfr_host_algorithm {
+  TFR_HOSTS_AUTO = 0,  // by size and number of hosts
+  TFR_HOSTS_DIRECT = 1,
+  TFR_HOSTS_HALVING_DOUBLING = 2,
+  TFR_HOSTS_RING = 3,
+} tfr_host_algorithm;
+
 typedef struct tfr_config {
   int32_t rank;
   int32_t size;
@@ -151,6 +159,9 @@ typedef struct tfr_config {
   uint64_t chunk_bytes;   // staging chunk; 0 = chosen by the engine
   int32_t shared_memory;  // 0: TCP also inside a host
   int32_t spin_us;        // spin this long before sleeping; -1 = chosen
+  // Rank 0's word counts for all.
+  int32_t host_connections;  // per pair of hosts; 0 = chosen
+  int32_t host_algorithm;    // tfr_host_algorithm
 } tfr_config;
 
 typedef struct tfr_info {

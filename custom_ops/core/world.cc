@@ -6,6 +6,7 @@
 namespace tfring {
 namespace {
 
+constexpr int kMostConnections = 64;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 
 std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
@@ -18,6 +19,19 @@ Status CheckConfig(const tfr_config& config) {
   if (config.rank < 0 || config.rank >= config.size) {
     return InvalidArgument(StrCat("`rank` must be in 0 to ", config.size - 1,
                                   ". Received: rank=", config.rank));
+  }
+  if (config.host_connections < 0 ||
+      config.host_connections > kMostConnections) {
+    return InvalidArgument(
+        StrCat("`host_connections` must be in 0 to ", kMostConnections,
+               ". Received: host_connections=", config.host_connections));
+  }
+  if (config.host_algorithm < TFR_HOSTS_AUTO ||
+      config.host_algorithm > TFR_HOSTS_RING) {
+    return InvalidArgument(
+        StrCat("`host_algorithm` must be a tfr_host_algorithm. Received: "
+               "host_algorithm=",
+               config.host_algorithm));
   }
   if (config.size > 1 &&
       (TextOf(config.store).empty() || TextOf(config.secret).empty())) {
@@ -42,6 +56,8 @@ BootstrapOptions BootstrapOptionsOf(const tfr_config& config) {
   options.chunk_bytes = config.chunk_bytes;
   options.shared_memory = config.shared_memory != 0;
   options.spin_us = config.spin_us;
+  options.links.connections = config.host_connections;
+  options.links.algorithm = config.host_algorithm;
   return options;
 }
 
@@ -72,6 +88,7 @@ Status World::Start(const tfr_config& config) {
   TFR_RETURN_IF_ERROR(Bootstrap(BootstrapOptionsOf(config), &parts));
   identity_ = std::move(parts.identity);
   options.plan = std::move(parts.later);
+  options.group.host_algorithm = options.plan.links.algorithm;
   options.start_timeout_s = config.start_timeout_s;
   options.group.warn_after_s = config.warn_after_s;
   options.group.fail_after_s = config.fail_after_s;

@@ -24,6 +24,8 @@ struct JobOptions {
   double fail_after_s = 60;
   double start_timeout_s = 20;
   uint64_t chunk_bytes = 0;
+  int32_t host_connections = 0;
+  int32_t host_algorithm = TFR_HOSTS_AUTO;
   std::string faults;
 };
 
@@ -45,6 +47,8 @@ inline tfr_config ConfigOf(const JobOptions& options, int rank,
   config.chunk_bytes = options.chunk_bytes;
   config.shared_memory = options.shared_memory ? 1 : 0;
   config.spin_us = -1;
+  config.host_connections = options.host_connections;
+  config.host_algorithm = options.host_algorithm;
   return config;
 }
 

@@ -54,6 +54,8 @@ def test_precedence(environment: dict, arguments: dict, expected: float) -> None
         ("TFRING_SPIN_US", "-2"),
         ("TFRING_SPIN_US", "99999999999"),
         ("TFRING_CHUNK_BYTES", "1073741825"),
+        ("TFRING_HOST_CONNECTIONS", "65"),
+        ("TFRING_HOST_ALGORITHM", "tree"),
     ],
 )
 def test_bad_value_names_variable_and_value(name: str, value: str) -> None:

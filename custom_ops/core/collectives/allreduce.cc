@@ -184,12 +184,14 @@ constexpr int kDirectRanks = 2;
 }  // namespace
 
 Status Allreduce(DataPlane* plane, const Operation& operation) {
+  if (plane->members().host_count() > 1) {
+    return AllreduceHosts(plane, operation);
+  }
   AllreduceJob job(plane, operation);
   if (plane->members().size == 1) {
     job.ReduceAlone();
     return Status::Ok();
   }
-  if (plane->members().host_count() > 1) return AllreduceHosts(plane, &job);
   if (plane->members().size <= kDirectRanks ||
       job.stream_bytes() <= kDirectBytes) {
     return AllreduceDirect(plane, &job);

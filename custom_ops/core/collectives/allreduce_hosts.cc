@@ -1,103 +1,119 @@
 #include "custom_ops/core/collectives/allreduce_hosts.h"
 
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "custom_ops/core/collectives/host_reduce.h"
+#include "custom_ops/core/collectives/partition.h"
+#include "custom_ops/core/collectives/stream.h"
 
 namespace tfring {
 namespace {
 
-class HostExchange {
+// Small chunks keep a small collective's steps apart, large ones cost fewer
+// messages.
+constexpr uint64_t kLeastChunk = 128 * 1024;
+constexpr uint64_t kChunks = 8;
+
+uint64_t ChunkFor(uint64_t bytes, uint64_t most) {
+  return std::min(std::max(bytes / kChunks, kLeastChunk), most);
+}
+
+// Each host owns a run of the whole stream, and each chunk holds a slice of
+// every run. So who owns an element, and with it the order in which it is added
+// up, does not depend on the size of chunks.
+class HostSlices {
  public:
-  HostExchange(DataPlane* plane, AllreduceJob* job)
-      : plane_(plane),
-        job_(job),
-        reducer_(plane, job->operation(), &job->reduction()) {}
+  HostSlices(const DataPlane& plane, const Operation& operation,
+             const Reduction& reduction)
+      : operation_(operation),
+        reduction_(reduction),
+        active_(plane.IsActive(plane.members().rank)),
+        hosts_(plane.members().host_count()),
+        stream_(StreamOf(operation)),
+        partition_(ChunkFor(stream_.size(), plane.chunk_bytes()),
+                   static_cast<uint64_t>(hosts_)) {}
 
-  Status ReducePartials(uint64_t step, uint64_t chunk) {
-    return reducer_.ReducePartials(Divide(step), chunk);
+  uint64_t bytes() const { return stream_.size(); }
+  uint64_t steps() const {
+    uint64_t most = 0;
+    for (int h = 0; h < hosts_; ++h) {
+      const Range run = RunOf(h);
+      most = std::max(most, run.end - run.begin);
+    }
+    return partition_.StepsFor(most);
   }
 
-  // Leader: reduces the part of this host, spreads the result.
-  Status Exchange(uint64_t step, uint64_t chunk) {
-    if (!plane_->members().leads()) return Status::Ok();
-    TFR_RETURN_IF_ERROR(reducer_.ReduceOwn(Divide(step), chunk));
-    TFR_RETURN_IF_ERROR(SpreadResult(step, chunk));
-    plane_->Advance(&RankState::exchanged, chunk + 1);
-    return Status::Ok();
-  }
-
-  Status CopyOut(uint64_t step, uint64_t chunk) {
-    TFR_RETURN_IF_ERROR(reducer_.AwaitLeader(chunk + 1));
-    job_->Deliver(step, chunk);
-    return Status::Ok();
+  void Divide(uint64_t step, HostDivision* division) const {
+    for (int h = 0; h < hosts_; ++h) {
+      division->BeginPart();
+      const auto part = static_cast<uint64_t>(h);
+      const Range run = RunOf(h);
+      const Range slice = partition_.RangeOf(part, step, run.end - run.begin);
+      const uint64_t begin = run.begin + slice.begin;
+      const uint64_t place = partition_.PlaceOf(part);
+      stream_.ForRange(
+          begin, run.begin + slice.end,
+          [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+            Add(t, offset, bytes, place + (at - begin), division);
+          });
+    }
   }
 
  private:
-  // The share of host `host` of the step's bytes.
-  Range PartOf(uint64_t step, int host) const {
-    const Range range = job_->RangeOf(step);
+  static Stream StreamOf(const Operation& operation) {
+    Stream stream;
+    stream.Reserve(operation.tensors.size());
+    for (const OperationTensor& tensor : operation.tensors) {
+      stream.Add(tensor.staged_bytes());
+    }
+    return stream;
+  }
+
+  Range RunOf(int host) const {
     const auto part = static_cast<uint64_t>(host);
-    const auto parts = static_cast<uint64_t>(plane_->members().host_count());
-    return {ShareBegin(range.begin, range.end, part, parts),
-            ShareBegin(range.begin, range.end, part + 1, parts)};
+    const auto parts = static_cast<uint64_t>(hosts_);
+    return {ShareBegin(0, stream_.size(), part, parts),
+            ShareBegin(0, stream_.size(), part + 1, parts)};
   }
 
-  HostDivision Divide(uint64_t step) const {
-    HostDivision division;
-    const uint64_t begin = job_->RangeOf(step).begin;
-    for (int h = 0; h < plane_->members().host_count(); ++h) {
-      const Range part = PartOf(step, h);
-      division.BeginHost();
-      job_->stream().ForRange(
-          part.begin, part.end,
-          [&](size_t t, uint64_t, uint64_t bytes, uint64_t at) {
-            const OperationTensor& tensor = job_->operation().tensors[t];
-            division.Add(t, at - begin, bytes / tensor.staged_element_bytes,
-                         job_->reduction().partial_bytes(t));
-          });
+  void Add(size_t t, uint64_t offset, uint64_t bytes, uint64_t at,
+           HostDivision* division) const {
+    const OperationTensor& tensor = operation_.tensors[t];
+    const uint64_t first = offset / tensor.staged_element_bytes;
+    HostPiece piece = {};
+    piece.tensor = t;
+    if (active_) {
+      piece.input = tensor.input + first * tensor.element_bytes;
+      piece.output = tensor.output + first * tensor.element_bytes;
     }
-    return division;
+    piece.at = at;
+    piece.bytes = bytes;
+    piece.count = bytes / tensor.staged_element_bytes;
+    division->Add(piece, reduction_.partial_bytes(t));
   }
 
-  Status SpreadResult(uint64_t step, uint64_t chunk) {
-    const uint64_t begin = job_->RangeOf(step).begin;
-    char* result = plane_->local().result(chunk);
-    const auto place = [&](int host) {
-      const Range part = PartOf(step, host);
-      return iovec{result + (part.begin - begin), part.end - part.begin};
-    };
-    const int own = plane_->members().host;
-    std::vector<Transfer> transfers;
-    for (int h = 0; h < plane_->members().host_count(); ++h) {
-      if (h != own) transfers.push_back({h, {place(own)}, {place(h)}});
-    }
-    return plane_->ExchangeWithHosts(std::move(transfers));
-  }
-
-  DataPlane* const plane_;
-  AllreduceJob* const job_;
-  HostReducer reducer_;
+  const Operation& operation_;
+  const Reduction& reduction_;
+  const bool active_;
+  const int hosts_;
+  const Stream stream_;
+  const Partition partition_;
 };
 
 }  // namespace
 
-Status AllreduceHosts(DataPlane* plane, AllreduceJob* job) {
-  HostExchange exchange(plane, job);
-  return plane->RunPipeline(job->steps(),
-                            {[job](uint64_t step, uint64_t chunk) {
-                               return job->CopyIn(step, chunk);
-                             },
-                             [&](uint64_t step, uint64_t chunk) {
-                               return exchange.ReducePartials(step, chunk);
-                             },
-                             [&](uint64_t step, uint64_t chunk) {
-                               return exchange.Exchange(step, chunk);
-                             },
-                             [&](uint64_t step, uint64_t chunk) {
-                               return exchange.CopyOut(step, chunk);
-                             }});
+Status AllreduceHosts(DataPlane* plane, const Operation& operation) {
+  Reduction reduction(plane, operation);
+  const HostSlices slices(*plane, operation, reduction);
+  HostReduceOptions options;
+  options.algorithm = AlgorithmFor(*plane, slices.bytes());
+  options.spreads = true;
+  options.steps = slices.steps();
+  options.divide = [&slices](uint64_t step, HostDivision* division) {
+    slices.Divide(step, division);
+  };
+  return HostReducer(plane, operation, &reduction, std::move(options)).Run();
 }
 
 }  // namespace tfring

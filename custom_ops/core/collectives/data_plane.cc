@@ -50,7 +50,7 @@ char* DataPlane::ChunkOf(int place, uint64_t chunk) const {
 }
 
 Status DataPlane::RunPipeline(uint64_t steps,
-                              std::initializer_list<Stage> stages) {
+                              const std::vector<Stage>& stages) {
   const uint64_t first = next_chunk_;
   next_chunk_ += steps;
   const uint64_t depth = local_->depth();
@@ -99,9 +99,18 @@ Status DataPlane::AwaitAll(Counter RankState::* counter, uint64_t value) {
   return Status::Ok();
 }
 
-Status DataPlane::ExchangeWithHosts(std::vector<Transfer> transfers) {
-  return mesh_->Exchange(next_tag_++, std::move(transfers), index_,
-                         FailDeadline(fail_after_s_));
+Status DataPlane::RunOverHosts(uint64_t steps, std::vector<Stage> before,
+                               const std::vector<Stage>& after) {
+  const Stage nothing = [](uint64_t, uint64_t) { return Status::Ok(); };
+  while (before.size() + after.size() < local_->depth()) {
+    before.push_back(nothing);
+  }
+  before.insert(before.end(), after.begin(), after.end());
+  return RunPipeline(steps, before);
+}
+
+Status DataPlane::AwaitHosts() {
+  return mesh_->Turn(index_, FailDeadline(fail_after_s_));
 }
 
 }  // namespace tfring

@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <set>
 #include <utility>
 #include <vector>
@@ -41,6 +40,10 @@ class DataPlane {
   // host, in the place for what comes from there.
   char* ChunkOf(int place, uint64_t chunk) const;
 
+  // A tfr_host_algorithm, equal on all hosts.
+  void SetHostAlgorithm(int32_t algorithm) { host_algorithm_ = algorithm; }
+  int32_t host_algorithm() const { return host_algorithm_; }
+
   // Begins the collective at place `index` of the log.
   void Begin(uint64_t index) {
     index_ = index;
@@ -63,22 +66,30 @@ class DataPlane {
   // Pushes `steps` chunks through the stages: while chunk i is in the first
   // stage, chunk i-1 is in the second, and so on. A place is free for the
   // first stage once all local ranks have taken its former chunk.
-  Status RunPipeline(uint64_t steps, std::initializer_list<Stage> stages);
+  Status RunPipeline(uint64_t steps, const std::vector<Stage>& stages);
+  // The same with an exchange between hosts in the middle, which takes its
+  // time: the last of the stages before begins it, the first one after waits
+  // for it. As many chunks lie between them as there is room for.
+  Status RunOverHosts(uint64_t steps, std::vector<Stage> before,
+                      const std::vector<Stage>& after);
   // ... those of a collective that only moves bytes: `mover` has steps(),
-  // CopyIn, Exchange (left out on one host) and CopyOut.
+  // CopyIn, PostExchange, AwaitExchange (left out on one host) and CopyOut.
   template <typename Mover>
   Status RunMover(Mover* mover) {
     const Stage copy_in = [mover](uint64_t step, uint64_t chunk) {
       return mover->CopyIn(step, chunk);
     };
-    const Stage exchange = [mover](uint64_t step, uint64_t chunk) {
-      return mover->Exchange(step, chunk);
+    const Stage post = [mover](uint64_t step, uint64_t chunk) {
+      return mover->PostExchange(step, chunk);
+    };
+    const Stage await = [mover](uint64_t step, uint64_t chunk) {
+      return mover->AwaitExchange(step, chunk);
     };
     const Stage copy_out = [mover](uint64_t step, uint64_t chunk) {
       return mover->CopyOut(step, chunk);
     };
     if (members_->host_count() > 1) {
-      return RunPipeline(mover->steps(), {copy_in, exchange, copy_out});
+      return RunOverHosts(mover->steps(), {copy_in, post}, {await, copy_out});
     }
     return RunPipeline(mover->steps(), {copy_in, copy_out});
   }
@@ -92,20 +103,37 @@ class DataPlane {
     local_->Advance(counter, value);
   }
 
-  // Leader only: one message to and from every other host.
-  Status ExchangeWithHosts(std::vector<Transfer> transfers);
+  // Leader only: a message of a chunk to another host, and the place for one
+  // from there, which belongs to the step of that name in the plan of both.
+  // `*pending` goes down by one when it is done.
+  void SendTo(int host, uint64_t chunk, uint64_t step,
+              const std::vector<iovec>& parts, int* pending) {
+    mesh_->Send(host, chunk, TagOf(chunk, step), parts, pending);
+  }
+  void ReceiveFrom(int host, uint64_t chunk, uint64_t step,
+                   std::vector<iovec> parts, int* pending) {
+    mesh_->Receive(host, chunk, TagOf(chunk, step), std::move(parts), pending);
+  }
+  // Waits until some of these have moved.
+  Status AwaitHosts();
 
  private:
+  // Steps of one chunk: two for every host but one, at most.
+  static constexpr int kStepBits = 20;
+  static uint64_t TagOf(uint64_t chunk, uint64_t step) {
+    return ((chunk + 1) << kStepBits) + step;
+  }
+
   const GroupMembers* const members_;
   LocalGroup* const local_;
   Mesh* const mesh_;
   const Failure* const failure_;
   Faults* const faults_;
   const double fail_after_s_;
+  int32_t host_algorithm_ = 0;
   uint64_t index_ = 0;
   std::set<int> joined_;
   uint64_t next_chunk_ = 0;
-  uint64_t next_tag_ = 0;
 };
 
 }  // namespace tfring

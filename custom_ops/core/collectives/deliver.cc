@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "custom_ops/core/collectives/host_transfers.h"
 #include "custom_ops/core/collectives/partition.h"
 #include "custom_ops/core/collectives/stream.h"
 
@@ -35,7 +36,8 @@ class Deliverer {
         job_(job),
         members_(plane->members()),
         parts_(std::move(parts)),
-        partition_(plane->meeting_chunk_bytes(), most) {}
+        partition_(plane->meeting_chunk_bytes(), most),
+        transfers_(plane) {}
 
   uint64_t steps() const {
     uint64_t most = 0;
@@ -60,17 +62,21 @@ class Deliverer {
   }
 
   // Leader: sends to each host what is for its ranks.
-  Status Exchange(uint64_t step, uint64_t chunk) {
+  Status PostExchange(uint64_t step, uint64_t chunk) {
     if (!members_.leads()) return Status::Ok();
     TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
     const int here = members_.host;
-    std::vector<Transfer> transfers;
     for (int h = 0; h < members_.host_count(); ++h) {
       if (h == here) continue;
-      transfers.push_back({h, PartsBetween(here, h, step, chunk),
-                           PartsBetween(h, here, step, chunk)});
+      transfers_.Receive(h, chunk, PartsBetween(h, here, step, chunk));
+      transfers_.Send(h, chunk, PartsBetween(here, h, step, chunk));
     }
-    TFR_RETURN_IF_ERROR(plane_->ExchangeWithHosts(std::move(transfers)));
+    return plane_->mesh()->Poke();
+  }
+
+  Status AwaitExchange(uint64_t, uint64_t chunk) {
+    if (!members_.leads()) return Status::Ok();
+    TFR_RETURN_IF_ERROR(transfers_.Await(chunk));
     plane_->Advance(&RankState::exchanged, chunk + 1);
     return Status::Ok();
   }
@@ -123,6 +129,7 @@ class Deliverer {
   const GroupMembers& members_;
   const std::vector<std::vector<uint64_t>> parts_;  // [from][to]
   const Partition partition_;
+  HostTransfers transfers_;
 };
 
 }  // namespace

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
+#include "custom_ops/core/collectives/host_transfers.h"
 #include "custom_ops/core/collectives/outputs.h"
 #include "custom_ops/core/collectives/stream.h"
 
@@ -16,7 +16,8 @@ class Gatherer {
       : plane_(plane),
         job_(job),
         members_(plane->members()),
-        chunk_bytes_(plane->meeting_chunk_bytes()) {}
+        chunk_bytes_(plane->meeting_chunk_bytes()),
+        transfers_(plane) {}
 
   uint64_t steps() const {
     const uint64_t most =
@@ -34,17 +35,21 @@ class Gatherer {
   }
 
   // Leader: this host's chunks to all other hosts, theirs to this one.
-  Status Exchange(uint64_t step, uint64_t chunk) {
+  Status PostExchange(uint64_t step, uint64_t chunk) {
     if (!members_.leads()) return Status::Ok();
     TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
     const std::vector<iovec> ours = PartsOf(members_.host, step, chunk);
-    std::vector<Transfer> transfers;
     for (int h = 0; h < members_.host_count(); ++h) {
-      if (h != members_.host) {
-        transfers.push_back({h, ours, PartsOf(h, step, chunk)});
-      }
+      if (h == members_.host) continue;
+      transfers_.Receive(h, chunk, PartsOf(h, step, chunk));
+      transfers_.Send(h, chunk, ours);
     }
-    TFR_RETURN_IF_ERROR(plane_->ExchangeWithHosts(std::move(transfers)));
+    return plane_->mesh()->Poke();
+  }
+
+  Status AwaitExchange(uint64_t, uint64_t chunk) {
+    if (!members_.leads()) return Status::Ok();
+    TFR_RETURN_IF_ERROR(transfers_.Await(chunk));
     plane_->Advance(&RankState::exchanged, chunk + 1);
     return Status::Ok();
   }
@@ -83,6 +88,7 @@ class Gatherer {
   const GatherJob& job_;
   const GroupMembers& members_;
   const uint64_t chunk_bytes_;
+  HostTransfers transfers_;
 };
 
 Stream StreamOf(const Operation& operation,

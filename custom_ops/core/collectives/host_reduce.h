@@ -1,82 +1,114 @@
-// Reduction of one chunk over several hosts: the part that allreduce and
-// reducescatter share.
+// Reduction over several hosts: the part that allreduce and reducescatter
+// share.
 //
-// A chunk is a list of pieces of tensors, staged alike in the slots of all
-// ranks, and each host owns some of them. The ranks of a host reduce their
-// shares of all pieces into accumulators, packed host by host. The leaders
-// swap these, so that each has all hosts' accumulators of the pieces that its
-// host owns, and reduce them in host order into the result chunk.
+// A chunk has a part for every host, and each part is a list of pieces of
+// tensors. The ranks of a host stage their pieces in slots and reduce shares of
+// them into the host's contribution, which is made of partial results
+// (reduction.h): accumulators, or 16-bit floats where asked for. The leaders
+// exchange contributions as a plan says (host_algorithm.h): the owner of a part
+// ends with its result; an allreduce then spreads the results. Several chunks
+// are under way at a time, each at a step of its own, so that links stay busy
+// while the leader copies and adds.
 //
-// (H-1)/H of the accumulators' bytes per leader, one step. Accumulators
-// travel, so 16-bit sums are rounded once.
+// (H-1)/H of the partial results' bytes per host to reduce, (H-1)/H of the
+// elements' bytes to spread. Sums of 16-bit tensors travel as accumulators and
+// are rounded once.
+//
+// A rank that is alone on its host needs no staging: float pieces leave from
+// the inputs, and results arrive in the outputs.
 #ifndef TFRING_CORE_COLLECTIVES_HOST_REDUCE_H_
 #define TFRING_CORE_COLLECTIVES_HOST_REDUCE_H_
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/collectives/host_algorithm.h"
+#include "custom_ops/core/collectives/host_division.h"
 #include "custom_ops/core/collectives/reduction.h"
-#include "custom_ops/core/collectives/stream.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/schedule/operation.h"
 
 namespace tfring {
 
-// A run of elements of one tensor.
-struct HostPiece {
-  size_t tensor;
-  uint64_t at;      // bytes from the chunk's begin, as staged
-  uint64_t packed;  // bytes from the begin of the packed accumulators
-  uint64_t count;   // elements
-};
-
-// The pieces of one chunk by the host that owns them. Every rank computes the
-// same division.
-class HostDivision {
- public:
-  // Pieces added from now on are the next host's.
-  void BeginHost() {
-    pieces_.emplace_back();
-    packed_.push_back(packed_.back());
-  }
-  // `partial_bytes`: of an element on its way between hosts.
-  void Add(size_t tensor, uint64_t at, uint64_t count, uint64_t partial_bytes);
-
-  const std::vector<std::vector<HostPiece>>& pieces() const { return pieces_; }
-  // Where a host's accumulators lie among all.
-  Range PackedOf(size_t host) const {
-    return {packed_[host], packed_[host + 1]};
-  }
-
- private:
-  std::vector<std::vector<HostPiece>> pieces_;
-  std::vector<uint64_t> packed_{0};
+struct HostReduceOptions {
+  HostAlgorithm algorithm = HostAlgorithm::kDirect;
+  bool spreads = false;  // every host gets every part
+  uint64_t steps = 0;    // chunks
+  // The pieces of a chunk; all ranks divide alike.
+  std::function<void(uint64_t step, HostDivision* division)> divide;
 };
 
 class HostReducer {
  public:
   HostReducer(DataPlane* plane, const Operation& operation,
-              Reduction* reduction)
-      : plane_(plane), operation_(operation), reduction_(reduction) {}
+              Reduction* reduction, HostReduceOptions options);
 
-  // This rank's share of every piece, from slots into accumulators.
-  Status ReducePartials(const HostDivision& division, uint64_t chunk);
-  // Leader: swaps accumulators, reduces the own host's pieces to the result.
-  Status ReduceOwn(const HostDivision& division, uint64_t chunk);
-  // Waits until the leader has exchanged chunk numbers below `value`.
-  Status AwaitLeader(uint64_t value);
+  Status Run();
 
  private:
-  Status Swap(const HostDivision& division, uint64_t chunk);
-  void Finish(const HostDivision& division, uint64_t chunk);
-  std::vector<size_t> ActiveHosts() const;
+  // One chunk on its way.
+  struct Flight {
+    HostDivision division;
+    uint64_t chunk = 0;
+    bool under_way = false;
+    size_t next = 0;              // the plan's step that is waited for
+    std::vector<int> receives;    // left of each step of the plan
+    int sends = 0;                // left
+    std::vector<char*> received;  // partial results, by receive of the plan
+    // Where this host's sum of each part so far is; null: its contribution.
+    std::vector<const char*> held;
+  };
+
+  Status CopyIn(uint64_t step, uint64_t chunk);
+  Status ReducePartials(uint64_t chunk);
+  Status Post(uint64_t chunk);
+  Status Finish(uint64_t chunk);
+  Status CopyOut(uint64_t chunk);
+
+  Flight& FlightOf(uint64_t chunk) { return flights_[chunk % flights_.size()]; }
+  void Stage(const HostPiece& piece, char* to) const;
+  bool IsStraight(const HostPiece& piece) const;
+  bool LandsInOutput(const HostPiece& piece) const;
+  bool DoneFlight(const Flight& flight) const;
+
+  void PostReceives(Flight* flight);
+  void PostSends(Flight* flight);
+  void AdvanceFlights();
+  void Advance(Flight* flight);
+  void Complete(Flight* flight);
+  void Add(Flight* flight, int part);
+  void AddPiece(const Flight& flight, const HostPiece& piece, uint64_t begin,
+                bool last, char* out);
+  const void* HeldOf(const Flight& flight, int part,
+                     const HostPiece& piece) const;
+  void AppendHeld(const Flight& flight, int part, std::vector<iovec>* list);
+  void AppendResult(const Flight& flight, int part, char* padding,
+                    std::vector<iovec>* list);
+  bool HostIsActive(int host) const;
 
   DataPlane* const plane_;
   const Operation& operation_;
+  const HostReduceOptions options_;
+  const GroupMembers& members_;
   Reduction* const reduction_;
-  std::vector<std::vector<char>> received_;  // accumulators of other hosts
+  const bool alone_;   // on its host
+  const bool active_;  // has something to give
+  HostPlan plan_;
+  size_t reduce_steps_;  // of the plan; the others spread
+  std::vector<Flight> flights_;
+  // What arrived for one part, by the host that it came from.
+  std::vector<const char*> arrived_;
+  std::vector<const void*> sources_;
+  std::array<char, kStreamAlignment> dump_;  // padding that arrives
 };
+
+// The algorithm for a vector of `bytes` bytes: the one that was set, or that
+// suits its size. With joined ranks, direct: it leaves out hosts that have
+// nothing to give.
+HostAlgorithm AlgorithmFor(const DataPlane& plane, uint64_t bytes);
 
 }  // namespace tfring
 

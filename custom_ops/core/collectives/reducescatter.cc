@@ -26,8 +26,7 @@ class ReducescatterJob {
         members_(plane->members()),
         partition_(plane->chunk_bytes(),
                    static_cast<uint64_t>(plane->members().size)),
-        reduction_(plane, operation),
-        reducer_(plane, operation, &reduction_) {
+        reduction_(plane, operation) {
     for (const std::vector<int>& places : members_.on_host) {
       order_.insert(order_.end(), places.begin(), places.end());
     }
@@ -52,18 +51,20 @@ class ReducescatterJob {
     return Status::Ok();
   }
 
+  Reduction& reduction() { return reduction_; }
+
   uint64_t steps() const {
     uint64_t most = 0;
     for (const Stream& stream : streams_) most = std::max(most, stream.size());
     return partition_.StepsFor(most);
   }
 
-  // On one host the own part is reduced from the input, not from the slot.
-  Status CopyIn(uint64_t step, uint64_t chunk, bool own_too) {
+  // The own part is reduced from the input, not from the slot.
+  Status CopyIn(uint64_t step, uint64_t chunk) {
     LocalGroup& local = plane_->local();
     char* slot = local.slot(local.local_rank(), chunk);
     for (const int place : order_) {
-      if (place == members_.rank && !own_too) continue;
+      if (place == members_.rank) continue;
       ForPart(place, step, [&](const Piece& piece) {
         std::memcpy(slot + piece.at, Input(piece), piece.bytes);
       });
@@ -83,25 +84,24 @@ class ReducescatterJob {
     return Status::Ok();
   }
 
-  Status ReducePartials(uint64_t step, uint64_t chunk) {
-    return reducer_.ReducePartials(Divide(step), chunk);
-  }
-
-  Status Exchange(uint64_t step, uint64_t chunk) {
-    if (!members_.leads()) return Status::Ok();
-    TFR_RETURN_IF_ERROR(reducer_.ReduceOwn(Divide(step), chunk));
-    plane_->Advance(&RankState::exchanged, chunk + 1);
-    return Status::Ok();
-  }
-
-  Status CopyOut(uint64_t step, uint64_t chunk) {
-    TFR_RETURN_IF_ERROR(reducer_.AwaitLeader(chunk + 1));
-    const char* result = plane_->local().result(chunk);
-    ForOwnPart(step, [&](const Piece& piece) {
-      std::memcpy(Output(piece), result + piece.at, piece.bytes);
-    });
-    plane_->Advance(&RankState::taken, chunk + 1);
-    return Status::Ok();
+  // Of several hosts; each owns the rows of its ranks.
+  void Divide(uint64_t step, HostDivision* division) const {
+    for (const std::vector<int>& places : members_.on_host) {
+      division->BeginPart();
+      for (const int place : places) {
+        ForPart(place, step, [&](const Piece& piece) {
+          const bool mine = place == members_.rank && !outputs_.empty();
+          HostPiece part = {};
+          part.tensor = piece.tensor;
+          part.input = Input(piece);
+          part.output = mine ? Output(piece) : nullptr;
+          part.at = piece.at;
+          part.bytes = piece.bytes;
+          part.count = CountOf(piece);
+          division->Add(part, reduction_.partial_bytes(piece.tensor));
+        });
+      }
+    }
   }
 
   // A world of one: scales and copies.
@@ -170,26 +170,11 @@ class ReducescatterJob {
     return piece.bytes / operation_.tensors[piece.tensor].element_bytes;
   }
 
-  HostDivision Divide(uint64_t step) const {
-    HostDivision division;
-    for (const std::vector<int>& places : members_.on_host) {
-      division.BeginHost();
-      for (const int place : places) {
-        ForPart(place, step, [&](const Piece& piece) {
-          division.Add(piece.tensor, piece.at, CountOf(piece),
-                       reduction_.partial_bytes(piece.tensor));
-        });
-      }
-    }
-    return division;
-  }
-
   DataPlane* const plane_;
   const Operation& operation_;
   const GroupMembers& members_;
   const Partition partition_;
   Reduction reduction_;
-  HostReducer reducer_;
   std::vector<int> order_;         // places, host by host
   std::vector<uint64_t> part_of_;  // of each place; its index in order_
   std::vector<Stream> streams_;    // of each place: its rows of all tensors
@@ -199,27 +184,23 @@ class ReducescatterJob {
 Status ReducescatterHere(DataPlane* plane, ReducescatterJob* job) {
   return plane->RunPipeline(job->steps(),
                             {[job](uint64_t step, uint64_t chunk) {
-                               return job->CopyIn(step, chunk, false);
+                               return job->CopyIn(step, chunk);
                              },
                              [job](uint64_t step, uint64_t chunk) {
                                return job->ReduceOwnPart(step, chunk);
                              }});
 }
 
-Status ReducescatterHosts(DataPlane* plane, ReducescatterJob* job) {
-  return plane->RunPipeline(job->steps(),
-                            {[job](uint64_t step, uint64_t chunk) {
-                               return job->CopyIn(step, chunk, true);
-                             },
-                             [job](uint64_t step, uint64_t chunk) {
-                               return job->ReducePartials(step, chunk);
-                             },
-                             [job](uint64_t step, uint64_t chunk) {
-                               return job->Exchange(step, chunk);
-                             },
-                             [job](uint64_t step, uint64_t chunk) {
-                               return job->CopyOut(step, chunk);
-                             }});
+Status ReducescatterHosts(DataPlane* plane, const Operation& operation,
+                          ReducescatterJob* job) {
+  HostReduceOptions options;
+  options.algorithm = AlgorithmFor(*plane, operation.InputBytes());
+  options.steps = job->steps();
+  options.divide = [job](uint64_t step, HostDivision* division) {
+    job->Divide(step, division);
+  };
+  return HostReducer(plane, operation, &job->reduction(), std::move(options))
+      .Run();
 }
 
 }  // namespace
@@ -232,7 +213,7 @@ Status Reducescatter(DataPlane* plane, const Operation& operation) {
     return asked;
   }
   TFR_RETURN_IF_ERROR(plane->members().host_count() > 1
-                          ? ReducescatterHosts(plane, &job)
+                          ? ReducescatterHosts(plane, operation, &job)
                           : ReducescatterHere(plane, &job));
   return asked;
 }

@@ -23,6 +23,7 @@ class Reduction {
   // of the wire dtype where the tensor travels in that: then they are divided
   // before they are rounded, so that an Average cannot overflow, and scaled
   // after they have arrived.
+  bool Rounds(size_t tensor) const;  // are partial results of the wire dtype?
   uint64_t partial_bytes(size_t tensor) const;  // of an element
   void ReducePartial(size_t tensor, const void* const* sources,
                      int source_count, void* partials, size_t count) const;
@@ -45,8 +46,6 @@ class Reduction {
                                const char* own);
 
  private:
-  // Are partial results of the staged dtype?
-  bool Rounds(size_t tensor) const;
   ReduceSpec StagedSpec(size_t tensor) const;
 
   const DataPlane* const plane_;

@@ -13,6 +13,9 @@
 namespace tfring {
 namespace {
 
+// Per pair of hosts.
+constexpr int32_t kConnections = 2;
+
 // What a rank tells all others about itself.
 struct Card {
   std::string key;
@@ -20,11 +23,13 @@ struct Card {
   int port = 0;
   uint64_t chunk_bytes = 0;
   bool shared_memory = true;
+  LinkOptions links;
   std::vector<std::string> hosts;  // numeric addresses
 
   std::string Encode() const {
     std::string text = StrCat(key, "\n", name, "\n", port, " ", chunk_bytes,
-                              " ", shared_memory ? 1 : 0, "\n");
+                              " ", shared_memory ? 1 : 0, " ",
+                              links.connections, " ", links.algorithm, "\n");
     for (const std::string& host : hosts) text += host + "\n";
     return text;
   }
@@ -37,7 +42,7 @@ struct Card {
     std::getline(lines, card.name);
     std::getline(lines, numbers);
     std::istringstream(numbers) >> card.port >> card.chunk_bytes >>
-        card.shared_memory;
+        card.shared_memory >> card.links.connections >> card.links.algorithm;
     for (std::string host; std::getline(lines, host);) {
       card.hosts.push_back(host);
     }
@@ -123,6 +128,8 @@ class Bootstrapper {
     card.key = HostKey(card.name);
     card.chunk_bytes = options_.chunk_bytes;
     card.shared_memory = options_.shared_memory;
+    card.links = options_.links;
+    if (card.links.connections == 0) card.links.connections = kConnections;
     if (options_.size == 1) {
       cards_ = {card};
       return Status::Ok();
@@ -194,21 +201,28 @@ class Bootstrapper {
     connect.session = out_.later.session =
         HashBytes(options_.session.data(), options_.session.size());
     for (const Card& card : cards_) out_.later.hosts.push_back(card.hosts);
+    out_.later.links = cards_.front().links;
     connect.rank = static_cast<uint32_t>(options_.rank);
     connect.deadline = deadline_;
     out_.control.resize(static_cast<size_t>(members.size));
     if (members.leads() && members.host_count() > 1) {
       out_.data.resize(static_cast<size_t>(members.host_count()));
+      for (HostSockets& sockets : out_.data) sockets.resize(lanes());
     }
     TFR_RETURN_IF_ERROR(ConnectOut(connect));
     return AcceptOthers(connect);
+  }
+
+  // Connections between two hosts.
+  size_t lanes() const {
+    return static_cast<size_t>(out_.later.links.connections);
   }
 
   // To rank 0, and, as a leader, to the leaders before this one.
   Status ConnectOut(const ConnectOptions& connect) {
     const GroupMembers& members = out_.members;
     if (members.rank > 0) {
-      TFR_RETURN_IF_ERROR(ConnectToRank(connect, kPurposeControl, 0,
+      TFR_RETURN_IF_ERROR(ConnectToRank(connect, {kPurposeControl, 0},
                                         cards_[0].Addresses(),
                                         &out_.control[0]));
     }
@@ -216,9 +230,9 @@ class Bootstrapper {
     for (int h = 0; h < members.host; ++h) {
       const int leader = members.on_host[static_cast<size_t>(h)].front();
       TFR_RETURN_IF_ERROR(
-          ConnectToRank(connect, kPurposeData, static_cast<uint32_t>(leader),
-                        cards_[static_cast<size_t>(leader)].Addresses(),
-                        &out_.data[static_cast<size_t>(h)]));
+          ConnectLanes(connect, static_cast<uint32_t>(leader),
+                       cards_[static_cast<size_t>(leader)].Addresses(),
+                       &out_.data[static_cast<size_t>(h)]));
     }
     return Status::Ok();
   }
@@ -232,7 +246,7 @@ class Bootstrapper {
     for (int h = members.host + 1;
          !out_.data.empty() && h < members.host_count(); ++h) {
       const int leader = members.on_host[static_cast<size_t>(h)].front();
-      expected.insert({kPurposeData, static_cast<uint32_t>(leader)});
+      ExpectLanes(static_cast<uint32_t>(leader), lanes(), &expected);
     }
     std::vector<Accepted> accepted;
     TFR_RETURN_IF_ERROR(
@@ -243,7 +257,7 @@ class Bootstrapper {
         out_.control[rank] = std::move(one.socket);
       } else {
         const auto host = static_cast<size_t>(members.host_of[rank]);
-        out_.data[host] = std::move(one.socket);
+        out_.data[host][one.who.channel] = std::move(one.socket);
       }
     }
     return Status::Ok();

@@ -18,9 +18,16 @@
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/rendezvous/group_memory.h"
 #include "custom_ops/core/transport/local_group.h"
+#include "custom_ops/core/transport/mesh.h"
 #include "custom_ops/core/transport/socket.h"
 
 namespace tfring {
+
+// Between hosts.
+struct LinkOptions {
+  int32_t connections = 0;  // per pair of hosts; 0 = chosen
+  int32_t algorithm = 0;    // tfr_host_algorithm
+};
 
 struct BootstrapOptions {
   int rank = 0;
@@ -34,6 +41,7 @@ struct BootstrapOptions {
   uint64_t chunk_bytes = 0;   // 0 = chosen
   bool shared_memory = true;  // rank 0's word counts for all
   int spin_us = -1;           // -1 = chosen
+  LinkOptions links;          // rank 0's word counts for all
 };
 
 // What the ranks must know of each other to form further groups of some of
@@ -43,6 +51,7 @@ struct MeetingPlan {
   uint64_t session = 0;
   std::vector<std::vector<std::string>> hosts;  // numeric, of each rank
   MemoryOptions memory;
+  LinkOptions links;  // with nothing left to choose
 };
 
 struct Bootstrapped {
@@ -52,8 +61,8 @@ struct Bootstrapped {
   // shared memory is off, when every rank counts as a host.
   GroupMembers members;
   std::unique_ptr<LocalGroup> local;
-  std::vector<Socket> control;  // see SideChannel
-  std::vector<Socket> data;     // see Mesh; empty unless this rank leads
+  std::vector<Socket> control;    // see SideChannel
+  std::vector<HostSockets> data;  // see Mesh; empty unless this rank leads
   MeetingPlan later;
 };
 

@@ -22,27 +22,29 @@ constexpr double kLookSeconds = 0.02;
 // Between two rounds of all addresses of a peer.
 constexpr double kRetrySeconds = 0.02;
 
-Hello HelloOf(const ConnectOptions& options, uint32_t purpose) {
+Hello HelloOf(const ConnectOptions& options, uint32_t purpose,
+              uint32_t channel) {
   Hello hello;
   hello.purpose = purpose;
+  hello.channel = channel;
   hello.rank = options.rank;
   hello.session = options.session;
   return hello;
 }
 
-Status TryAddress(const ConnectOptions& options, uint32_t purpose,
-                  uint32_t peer, const std::string& address, Socket* out) {
+Status TryAddress(const ConnectOptions& options, const Expected& peer,
+                  const std::string& address, Socket* out) {
   const Deadline deadline =
       Deadline::Earlier(options.deadline, Deadline::After(kTrySeconds));
   Socket socket;
   TFR_RETURN_IF_ERROR(Socket::Connect(address, deadline, &socket));
   Hello theirs;
-  TFR_RETURN_IF_ERROR(ClientHandshake(socket, options.secret,
-                                      HelloOf(options, purpose), &theirs,
-                                      options.deadline));
-  if (theirs.rank != peer || theirs.session != options.session) {
+  TFR_RETURN_IF_ERROR(ClientHandshake(
+      socket, options.secret, HelloOf(options, peer.purpose, peer.channel),
+      &theirs, options.deadline));
+  if (theirs.rank != peer.rank || theirs.session != options.session) {
     return Unavailable(
-        StrCat(address, " is rank ", theirs.rank, ", not ", peer));
+        StrCat(address, " is rank ", theirs.rank, ", not ", peer.rank));
   }
   *out = std::move(socket);
   return Status::Ok();
@@ -94,10 +96,10 @@ class Acceptor {
     const Deadline deadline =
         Deadline::Earlier(options_.deadline, Deadline::After(kProofSeconds));
     const Status proven = ServerHandshake(
-        *socket, options_.secret, HelloOf(options_, 0), &theirs, deadline);
+        *socket, options_.secret, HelloOf(options_, 0, 0), &theirs, deadline);
     // A stranger is no reason to fail: whoever is missing will be named.
     if (!proven.ok() || theirs.session != options_.session) return;
-    const Expected who = {theirs.purpose, theirs.rank};
+    const Expected who = {theirs.purpose, theirs.rank, theirs.channel};
     std::lock_guard<std::mutex> lock(mutex_);
     if (expected_.erase(who) == 0) return;
     accepted_.push_back({who, std::move(*socket)});
@@ -122,13 +124,12 @@ std::vector<std::string> AddressesOf(const std::vector<std::string>& hosts,
   return addresses;
 }
 
-Status ConnectToRank(const ConnectOptions& options, uint32_t purpose,
-                     uint32_t peer, const std::vector<std::string>& addresses,
-                     Socket* out) {
+Status ConnectToRank(const ConnectOptions& options, const Expected& peer,
+                     const std::vector<std::string>& addresses, Socket* out) {
   Status last = Unavailable("it offers no address");
   do {
     for (const std::string& address : addresses) {
-      last = TryAddress(options, purpose, peer, address, out);
+      last = TryAddress(options, peer, address, out);
       if (last.ok()) return last;
       // Another secret will not become the right one.
       if (last.code() == TFR_FAILED_PRECONDITION) return last;
@@ -138,8 +139,25 @@ Status ConnectToRank(const ConnectOptions& options, uint32_t purpose,
         Deadline::Earlier(options.deadline, Deadline::After(kRetrySeconds));
     poll(nullptr, 0, pause.PollMs());
   } while (!addresses.empty() && !options.over());
-  return Annotate(
-      last, StrCat("rank ", options.rank, " cannot connect to rank ", peer));
+  return Annotate(last, StrCat("rank ", options.rank,
+                               " cannot connect to rank ", peer.rank));
+}
+
+Status ConnectLanes(const ConnectOptions& options, uint32_t leader,
+                    const std::vector<std::string>& addresses,
+                    std::vector<Socket>* out) {
+  for (size_t lane = 0; lane < out->size(); ++lane) {
+    TFR_RETURN_IF_ERROR(ConnectToRank(
+        options, {kPurposeData, leader, static_cast<uint32_t>(lane)}, addresses,
+        &(*out)[lane]));
+  }
+  return Status::Ok();
+}
+
+void ExpectLanes(uint32_t rank, size_t lanes, std::set<Expected>* expected) {
+  for (size_t lane = 0; lane < lanes; ++lane) {
+    expected->insert({kPurposeData, rank, static_cast<uint32_t>(lane)});
+  }
 }
 
 Status AcceptRanks(const ConnectOptions& options, Listener* listener,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "custom_ops/core/common/clock.h"
@@ -30,20 +31,28 @@ struct ConnectOptions {
 std::vector<std::string> AddressesOf(const std::vector<std::string>& hosts,
                                      int port);
 
-// Connects to rank `peer`, which listens on one of `addresses` ("host:port"),
-// trying them in turn until the deadline.
-Status ConnectToRank(const ConnectOptions& options, uint32_t purpose,
-                     uint32_t peer, const std::vector<std::string>& addresses,
-                     Socket* out);
-
+// One connection from the view of the end that waits for it.
 struct Expected {
   uint32_t purpose;
-  uint32_t rank;
+  uint32_t rank;         // at the other end
+  uint32_t channel = 0;  // of several for one purpose
   bool operator<(const Expected& other) const {
-    return purpose != other.purpose ? purpose < other.purpose
-                                    : rank < other.rank;
+    return std::tie(purpose, rank, channel) <
+           std::tie(other.purpose, other.rank, other.channel);
   }
 };
+
+// Connects to rank `peer.rank`, which listens on one of `addresses`
+// ("host:port"), trying them in turn until the deadline.
+Status ConnectToRank(const ConnectOptions& options, const Expected& peer,
+                     const std::vector<std::string>& addresses, Socket* out);
+
+// All data connections to the leader of another host, one per entry of `out`.
+Status ConnectLanes(const ConnectOptions& options, uint32_t leader,
+                    const std::vector<std::string>& addresses,
+                    std::vector<Socket>* out);
+// ... from the view of that leader.
+void ExpectLanes(uint32_t rank, size_t lanes, std::set<Expected>* expected);
 
 struct Accepted {
   Expected who;

@@ -50,6 +50,7 @@ Status Subset::Meet(const std::vector<std::string>& offers, Deadline deadline,
   options.deadline = deadline;
   options.cancelled = std::move(cancelled);
   data.resize(static_cast<size_t>(members_->host_count()));
+  for (HostSockets& sockets : data) sockets.resize(lanes());
   TFR_RETURN_IF_ERROR(ConnectHosts(offers, options));
   return AcceptHosts(options);
 }
@@ -63,10 +64,10 @@ Status Subset::ConnectHosts(const std::vector<std::string>& offers,
     int port = 0;
     MemoryPlace place;
     DecodeOffer(offers[static_cast<size_t>(leader)], &port, &place);
-    TFR_RETURN_IF_ERROR(ConnectToRank(
-        options, kPurposeData, static_cast<uint32_t>(rank),
-        AddressesOf(plan_->hosts[static_cast<size_t>(rank)], port),
-        &data[static_cast<size_t>(h)]));
+    TFR_RETURN_IF_ERROR(
+        ConnectLanes(options, static_cast<uint32_t>(rank),
+                     AddressesOf(plan_->hosts[static_cast<size_t>(rank)], port),
+                     &data[static_cast<size_t>(h)]));
   }
   return Status::Ok();
 }
@@ -76,8 +77,8 @@ Status Subset::AcceptHosts(const ConnectOptions& options) {
   std::set<Expected> expected;
   for (int h = members_->host + 1; h < members_->host_count(); ++h) {
     const int leader = members_->on_host[static_cast<size_t>(h)].front();
-    expected.insert(
-        {kPurposeData, static_cast<uint32_t>(members_->RankAt(leader))});
+    ExpectLanes(static_cast<uint32_t>(members_->RankAt(leader)), lanes(),
+                &expected);
   }
   std::vector<Accepted> accepted;
   TFR_RETURN_IF_ERROR(
@@ -85,7 +86,7 @@ Status Subset::AcceptHosts(const ConnectOptions& options) {
   for (Accepted& one : accepted) {
     const int place = members_->PlaceOf(static_cast<int>(one.who.rank));
     const int host = members_->host_of[static_cast<size_t>(place)];
-    data[static_cast<size_t>(host)] = std::move(one.socket);
+    data[static_cast<size_t>(host)][one.who.channel] = std::move(one.socket);
   }
   return Status::Ok();
 }

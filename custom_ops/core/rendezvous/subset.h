@@ -39,12 +39,13 @@ class Subset {
 
   // What Meet() has made; see Bootstrapped.
   std::unique_ptr<LocalGroup> local;
-  std::vector<Socket> data;
+  std::vector<HostSockets> data;
 
  private:
   bool connects() const {
     return members_->leads() && members_->host_count() > 1;
   }
+  size_t lanes() const { return static_cast<size_t>(plan_->links.connections); }
   Status ConnectHosts(const std::vector<std::string>& offers,
                       const ConnectOptions& options);
   Status AcceptHosts(const ConnectOptions& options);

@@ -46,7 +46,9 @@ Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       agreement_(local->agreement(), local->local_size()),
       announcer_(members, options.number, &agreement_),
       plane_(members, local, mesh, failure, faults, options.fail_after_s),
-      timing_(members->rank, members->size) {}
+      timing_(members->rank, members->size) {
+  plane_.SetHostAlgorithm(options.host_algorithm);
+}
 
 Group::~Group() {
   uint64_t executed = 0;

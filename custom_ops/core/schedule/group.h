@@ -39,6 +39,7 @@ struct GroupOptions {
   // How long an operation that runs may take to end once it is aborted.
   double end_after_s = 60;
   Recorder* recorder = nullptr;  // null: nobody wants to know
+  int32_t host_algorithm = TFR_HOSTS_AUTO;
 };
 
 struct GroupStats {

@@ -19,7 +19,7 @@ std::vector<std::string> HostLabels(const GroupMembers& members) {
 
 Membership::Membership(const GroupMembers& members,
                        std::unique_ptr<LocalGroup> local,
-                       std::vector<Socket> data, Faults faults,
+                       std::vector<HostSockets> data, Faults faults,
                        Failures* failures, const GroupOptions& options)
     : number_(options.number),
       members_(members),
@@ -64,6 +64,7 @@ void Membership::AddStats(tfr_stats* stats) const {
   stats->queue_ns += timing.queue_ns();
   stats->transfer_ns += timing.transfer_ns();
   stats->wire_bytes_sent += mesh_ == nullptr ? 0 : mesh_->bytes_sent();
+  stats->staging_bytes += mesh_ == nullptr ? 0 : mesh_->memory_bytes();
   // Shared by the host's ranks; its pages stay as long as the group.
   stats->staging_bytes += local_->memory().ResidentBytes() /
                           static_cast<uint64_t>(local_->local_size());

@@ -23,7 +23,7 @@ class Membership : public GroupEvents {
  public:
   // `data`: see Mesh; empty unless this rank leads one of several hosts.
   Membership(const GroupMembers& members, std::unique_ptr<LocalGroup> local,
-             std::vector<Socket> data, Faults faults, Failures* failures,
+             std::vector<HostSockets> data, Faults faults, Failures* failures,
              const GroupOptions& options);
   ~Membership() override;
   Membership(const Membership&) = delete;

@@ -1,190 +1,128 @@
 #include "custom_ops/core/transport/mesh.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
-#include "custom_ops/core/transport/message_header.h"
-
 namespace tfring {
-namespace {
 
-uint64_t TotalBytes(const std::vector<iovec>& parts) {
-  uint64_t bytes = 0;
+Mesh::Mesh(int host, std::vector<HostSockets> sockets,
+           std::vector<std::string> labels, const Failure* failure)
+    : host_(host), labels_(std::move(labels)), failure_(failure) {
+  for (HostSockets& list : sockets) {
+    std::vector<Lane>& lanes = hosts_.emplace_back();
+    for (Socket& socket : list) lanes.emplace_back(std::move(socket));
+  }
+}
+
+Lane& Mesh::LaneOf(int host, uint64_t stripe) {
+  std::vector<Lane>& lanes = hosts_[static_cast<size_t>(host)];
+  return lanes[stripe % lanes.size()];
+}
+
+void Mesh::Send(int host, uint64_t stripe, uint64_t tag,
+                const std::vector<iovec>& parts, int* pending) {
+  uint64_t bytes = MessageHeader::kSize;
   for (const iovec& part : parts) bytes += part.iov_len;
-  return bytes;
+  bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+  LaneOf(host, stripe).Send(tag, parts, pending);
 }
 
-// One direction of one connection: a list of parts and how far it has come.
-class Flow {
- public:
-  void Start(MessageHeader::Encoded* header, const std::vector<iovec>& parts) {
-    parts_.push_back({header->data(), header->size()});
-    for (const iovec& part : parts) {
-      if (part.iov_len > 0) parts_.push_back(part);
-    }
-  }
-  bool done() const { return next_ == parts_.size(); }
-  bool past_header() const { return next_ > 0; }
-
-  // Moves what can be moved now. `wanted` limits a receiver to the header.
-  Status Move(int fd, bool sending, const std::string& label) {
-    while (!done()) {
-      const bool header_only = !sending && !past_header();
-      msghdr message = {};
-      message.msg_iov = &parts_[next_];
-      message.msg_iovlen =
-          header_only ? 1 : std::min<size_t>(parts_.size() - next_, IOV_MAX);
-      const ssize_t moved = sending ? sendmsg(fd, &message, MSG_NOSIGNAL)
-                                    : recvmsg(fd, &message, 0);
-      if (moved == 0 && !sending) {
-        return Unavailable(StrCat(label, " closed its data connection"));
-      }
-      if (moved < 0) {
-        if (errno == EINTR) continue;
-        if (errno == EAGAIN || errno == EWOULDBLOCK) return Status::Ok();
-        return Unavailable(
-            StrCat("the data connection to ", label, ": ", ErrnoText(errno)));
-      }
-      Skip(static_cast<size_t>(moved));
-      if (header_only && past_header()) return Status::Ok();
-    }
-    return Status::Ok();
-  }
-
- private:
-  void Skip(size_t moved) {
-    while (moved > 0) {
-      iovec& part = parts_[next_];
-      const size_t step = std::min(moved, part.iov_len);
-      part.iov_base = static_cast<char*>(part.iov_base) + step;
-      part.iov_len -= step;
-      moved -= step;
-      if (part.iov_len == 0) ++next_;
-    }
-  }
-
-  std::vector<iovec> parts_;
-  size_t next_ = 0;
-};
-
-struct Link {
-  int fd = -1;
-  int host = 0;
-  Flow out;
-  Flow in;
-  MessageHeader::Encoded sent;
-  MessageHeader::Encoded got;
-  MessageHeader expected;
-  bool checked = false;
-
-  bool done() const { return out.done() && in.done(); }
-};
-
-Status CheckHeader(Link* link, const std::string& label) {
-  if (link->checked || !link->in.past_header()) return Status::Ok();
-  link->checked = true;
-  const MessageHeader got = MessageHeader::Decode(link->got);
-  if (got == link->expected) return Status::Ok();
-  return Internal(StrCat("data from ", label, " is out of step: tag ", got.tag,
-                         " with ", got.bytes, " bytes came, tag ",
-                         link->expected.tag, " with ", link->expected.bytes,
-                         " bytes was due"));
+void Mesh::Receive(int host, uint64_t stripe, uint64_t tag,
+                   std::vector<iovec> parts, int* pending) {
+  LaneOf(host, stripe).Receive(tag, std::move(parts), pending);
 }
 
-Status MoveLink(Link* link, short events, const std::string& label) {
-  if ((events & (POLLOUT | POLLERR | POLLHUP)) != 0 && !link->out.done()) {
-    TFR_RETURN_IF_ERROR(link->out.Move(link->fd, true, label));
-  }
-  if ((events & (POLLIN | POLLERR | POLLHUP)) != 0) {
-    // The header first: nothing is stored before it has been checked.
-    if (!link->in.past_header()) {
-      TFR_RETURN_IF_ERROR(link->in.Move(link->fd, false, label));
-      TFR_RETURN_IF_ERROR(CheckHeader(link, label));
-    }
-    if (link->in.past_header() && !link->in.done()) {
-      TFR_RETURN_IF_ERROR(link->in.Move(link->fd, false, label));
+Status Mesh::Poke() {
+  uint64_t moved = 0;
+  return Move(&moved);
+}
+
+Status Mesh::Move(uint64_t* moved) {
+  if (!broken_.ok()) return broken_;
+  const Status status = MoveLanes(moved);
+  return status.ok() ? status : Break(status);
+}
+
+Status Mesh::Break(Status status) {
+  broken_ = status;
+  return status;
+}
+
+Status Mesh::MoveLanes(uint64_t* moved) {
+  for (size_t h = 0; h < hosts_.size(); ++h) {
+    for (Lane& lane : hosts_[h]) {
+      if (lane.wants_out()) {
+        TFR_RETURN_IF_ERROR(lane.MoveOut(labels_[h], moved));
+      }
+      if (lane.wants_in()) {
+        TFR_RETURN_IF_ERROR(lane.MoveIn(labels_[h], moved));
+      }
     }
   }
   return Status::Ok();
 }
 
-// Fills `fds` with the links that have work left; the failure event is last.
-std::vector<pollfd> WatchList(const std::vector<std::unique_ptr<Link>>& links,
-                              int event_fd) {
-  std::vector<pollfd> fds;
-  for (const auto& link : links) {
-    short events = 0;
-    if (!link->out.done()) events |= POLLOUT;
-    if (!link->in.done()) events |= POLLIN;
-    fds.push_back({link->done() ? -1 : link->fd, events, 0});
+void Mesh::Watch(int event_fd) {
+  watched_.clear();
+  for (const std::vector<Lane>& lanes : hosts_) {
+    for (const Lane& lane : lanes) {
+      const int events =
+          (lane.wants_out() ? POLLOUT : 0) | (lane.wants_in() ? POLLIN : 0);
+      if (events == 0) continue;
+      watched_.push_back({lane.fd(), static_cast<short>(events), 0});
+    }
   }
-  fds.push_back({event_fd, POLLIN, 0});
-  return fds;
+  watched_.push_back({event_fd, POLLIN, 0});
 }
 
-}  // namespace
-
-Mesh::Mesh(int host, std::vector<Socket> sockets,
-           std::vector<std::string> labels, const Failure* failure)
-    : host_(host),
-      sockets_(std::move(sockets)),
-      labels_(std::move(labels)),
-      failure_(failure) {}
-
-Status Mesh::Exchange(uint64_t tag, std::vector<Transfer> transfers,
-                      uint64_t index, Deadline deadline) {
-  std::vector<std::unique_ptr<Link>> links;
-  for (const Transfer& transfer : transfers) {
-    auto link = std::make_unique<Link>();
-    link->fd = sockets_[static_cast<size_t>(transfer.host)].fd();
-    link->host = transfer.host;
-    const uint64_t bytes = TotalBytes(transfer.send);
-    link->sent = MessageHeader{tag, bytes}.Encode();
-    link->expected = {tag, TotalBytes(transfer.receive)};
-    link->out.Start(&link->sent, transfer.send);
-    link->in.Start(&link->got, transfer.receive);
-    bytes_sent_.fetch_add(bytes + MessageHeader::kSize,
-                          std::memory_order_relaxed);
-    links.push_back(std::move(link));
-  }
-  bool watch_event = true;
-  const auto busy = [](const auto& link) { return !link->done(); };
-  while (std::any_of(links.begin(), links.end(), busy)) {
-    if (failure_->Stops(index)) return failure_->status();
+Status Mesh::Turn(uint64_t index, Deadline deadline) {
+  for (uint64_t moved = 0;;) {
+    if (failure_->Stops(index)) return Break(failure_->status());
+    TFR_RETURN_IF_ERROR(Move(&moved));
+    if (moved > 0) return Status::Ok();
     // A failure that does not concern this collective must not spin the loop.
-    if (failure_->any()) watch_event = false;
-    std::vector<pollfd> fds =
-        WatchList(links, watch_event ? failure_->event_fd() : -1);
-    const int ready = poll(fds.data(), fds.size(), deadline.PollMs());
+    Watch(failure_->any() ? -1 : failure_->event_fd());
+    const int ready = poll(watched_.data(), watched_.size(), deadline.PollMs());
     if (ready < 0 && errno != EINTR) {
-      return Internal(StrCat("poll: ", ErrnoText(errno)));
+      return Break(Internal(StrCat("poll: ", ErrnoText(errno))));
     }
     if (ready <= 0 && deadline.expired()) {
-      std::string stuck;
-      for (const auto& link : links) {
-        if (link->done()) continue;
-        stuck += (stuck.empty() ? "" : ", ") +
-                 labels_[static_cast<size_t>(link->host)];
-      }
-      return DeadlineExceeded(StrCat("no data from or to ", stuck));
-    }
-    for (size_t i = 0; ready > 0 && i < links.size(); ++i) {
-      TFR_RETURN_IF_ERROR(
-          MoveLink(links[i].get(), fds[i].revents,
-                   labels_[static_cast<size_t>(links[i]->host)]));
+      return Break(DeadlineExceeded(StrCat("no data from or to ", Stuck())));
     }
   }
-  return Status::Ok();
+}
+
+// The hosts that have not taken or not sent what is due.
+std::string Mesh::Stuck() const {
+  std::string stuck;
+  for (size_t h = 0; h < hosts_.size(); ++h) {
+    bool idle = true;
+    for (const Lane& lane : hosts_[h]) idle = idle && lane.idle();
+    if (!idle) stuck += StrCat(stuck.empty() ? "" : ", ", labels_[h]);
+  }
+  return stuck;
+}
+
+char* Mesh::Memory(size_t place, uint64_t bytes) {
+  constexpr uint64_t kAlignment = 64;
+  bytes = std::max(bytes, kAlignment);
+  if (place >= memory_.size()) memory_.resize(place + 1);
+  Piece& piece = memory_[place];
+  if (piece.bytes < bytes) {
+    memory_bytes_.fetch_add(bytes - piece.bytes, std::memory_order_relaxed);
+    piece.data.reset(new char[bytes + kAlignment]);
+    piece.bytes = bytes;
+  }
+  const auto begin = reinterpret_cast<uintptr_t>(piece.data.get());
+  return piece.data.get() + (kAlignment - begin % kAlignment) % kAlignment;
 }
 
 void Mesh::CloseAll() {
-  for (Socket& socket : sockets_) socket.Close();
+  for (std::vector<Lane>& lanes : hosts_) {
+    for (Lane& lane : lanes) lane.Close();
+  }
 }
 
 }  // namespace tfring

@@ -1,0 +1,232 @@
+// Reductions between hosts: every algorithm on every number of hosts, the bytes
+// that travel, and the bits that come out.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "custom_ops/core/collectives/host_algorithm.h"
+#include "custom_ops/core/transport/message_header.h"
+#include "job.h"
+#include "values.h"
+
+namespace tfring_test {
+namespace {
+
+using tfring::HostAlgorithm;
+
+struct Way {
+  int32_t setting;
+  HostAlgorithm algorithm;
+};
+constexpr Way kWays[] = {
+    {TFR_HOSTS_DIRECT, HostAlgorithm::kDirect},
+    {TFR_HOSTS_HALVING_DOUBLING, HostAlgorithm::kHalvingDoubling},
+    {TFR_HOSTS_RING, HostAlgorithm::kRing}};
+
+// `ranks` on each of `hosts` hosts.
+JobOptions HostsOf(int hosts, int ranks, const Way& way) {
+  JobOptions options;
+  options.size = hosts * ranks;
+  options.host_algorithm = way.setting;
+  for (int r = 0; r < options.size; ++r) {
+    options.hosts.push_back("h" + std::to_string(r / ranks));
+  }
+  return options;
+}
+
+template <typename F>
+void ForEachWay(const std::vector<int>& hosts, F&& f) {
+  for (const Way& way : kWays) {
+    for (const int count : hosts) {
+      CASE(tfring::HostAlgorithmName(way.algorithm), ", ", count, " hosts");
+      f(way, count);
+    }
+  }
+}
+
+uint64_t SentBy(tfr_world* world) {
+  tfr_stats stats = {};
+  tfr_world_stats(world, &stats);
+  return stats.wire_bytes_sent;
+}
+
+uint64_t MessagesOf(const Way& way, int hosts) {
+  uint64_t messages = 0;
+  for (const tfring::HostStep& step :
+       tfring::PlanAllreduce(way.algorithm, 0, hosts)) {
+    messages += step.sends.size();
+  }
+  return messages;
+}
+
+// What one host sends: 2(H-1)/H of the bytes, a header per message.
+void CheckBytes(const Way& way, int hosts, int ranks) {
+  constexpr uint64_t kPart = 96 * 1024;  // of each host
+  constexpr uint64_t kChunk = 64 * 1024;
+  const uint64_t bytes = static_cast<uint64_t>(hosts) * kPart;
+  const uint64_t slice = kChunk / static_cast<uint64_t>(hosts) / 64 * 64;
+  const uint64_t chunks = (kPart + slice - 1) / slice;
+  const uint64_t expected = 2 * (bytes - kPart) + tfring::MessageHeader::kSize *
+                                                      chunks *
+                                                      MessagesOf(way, hosts);
+  JobOptions options = HostsOf(hosts, ranks, way);
+  options.chunk_bytes = kChunk;
+  RunJob(options, [&](int rank, tfr_world* world) {
+    std::vector<float> data(bytes / 4, static_cast<float>(rank + 1));
+    Call call;
+    call.tensors = {{{static_cast<int64_t>(data.size())},
+                     TFR_FLOAT32,
+                     data.data(),
+                     data.data()}};
+    const uint64_t before = SentBy(world);
+    ASSERT_EQ(call.Run(world), TFR_OK);
+    EXPECT_EQ(SentBy(world) - before, rank % ranks == 0 ? expected : 0);
+    const auto size = static_cast<float>(options.size);
+    EXPECT_EQ(data.front(), size * (size + 1) / 2);
+    EXPECT_EQ(data.back(), size * (size + 1) / 2);
+  });
+}
+
+TEST(HostsSendTheLeastThatIsPossible) {
+  ForEachWay({2, 3, 4},
+             [](const Way& way, int hosts) { CheckBytes(way, hosts, 1); });
+}
+
+TEST(BytesBetweenHostsDoNotGrowWithTheirRanks) {
+  ForEachWay({2, 3},
+             [](const Way& way, int hosts) { CheckBytes(way, hosts, 2); });
+}
+
+// Sums of all kinds of elements, whose order of addition does not matter.
+TEST(EveryAlgorithmAddsEveryDtype) {
+  ForEachWay({3, 4, 5}, [](const Way& way, int hosts) {
+    JobOptions options = HostsOf(hosts, 1, way);
+    options.hosts.push_back(options.hosts.front());  // two ranks on the first
+    ++options.size;
+    options.chunk_bytes = 1024;
+    RunJob(options, [&](int rank, tfr_world* world) {
+      std::vector<float> f(1000, static_cast<float>(rank));
+      std::vector<double> d(37, 0.25 * rank);
+      std::vector<int8_t> small(500, static_cast<int8_t>(rank));
+      std::vector<int64_t> wide(65, int64_t{rank} << 33);
+      std::vector<uint16_t> half(99, 0x3c00);  // 1 in float16
+      Call call;
+      call.tensors = {{{1000}, TFR_FLOAT32, f.data(), f.data()},
+                      {{37}, TFR_FLOAT64, d.data(), d.data()},
+                      {{500}, TFR_INT8, small.data(), small.data()},
+                      {{65}, TFR_INT64, wide.data(), wide.data()},
+                      {{99}, TFR_FLOAT16, half.data(), half.data()}};
+      ASSERT_EQ(call.Run(world), TFR_OK);
+      const int sum = options.size * (options.size - 1) / 2;
+      for (const float one : f) ASSERT_EQ(one, static_cast<float>(sum));
+      for (const double one : d) ASSERT_EQ(one, 0.25 * sum);
+      for (const int8_t one : small) ASSERT_EQ(one, static_cast<int8_t>(sum));
+      for (const int64_t one : wide) ASSERT_EQ(one, int64_t{sum} << 33);
+      const uint16_t count = options.size == 4   ? 0x4400
+                             : options.size == 5 ? 0x4500
+                                                 : 0x4600;
+      for (const uint16_t one : half) ASSERT_EQ(one, count);
+    });
+  });
+}
+
+Bytes ReduceRandom(const JobOptions& options, int32_t op, double prescale) {
+  constexpr size_t kCount = 5000;
+  std::vector<Bytes> results(static_cast<size_t>(options.size));
+  RunJob(options, [&](int rank, tfr_world* world) {
+    const Bytes input =
+        RandomValues(TFR_FLOAT32, kCount, static_cast<uint32_t>(rank));
+    Bytes output(input.size());
+    Call call;
+    call.reduce_op = op;
+    call.prescale = prescale;
+    call.tensors = {{{kCount}, TFR_FLOAT32, input.data(), output.data()}};
+    ASSERT_EQ(call.Run(world), TFR_OK);
+    results[static_cast<size_t>(rank)] = output;
+  });
+  for (const Bytes& one : results) EXPECT_TRUE(one == results.front());
+  return results.front();
+}
+
+TEST(AllHostsGetTheSameBitsWhateverTheChunks) {
+  ForEachWay({3, 5}, [](const Way& way, int hosts) {
+    JobOptions options = HostsOf(hosts, 1, way);
+    const Bytes whole = ReduceRandom(options, TFR_AVERAGE, 1.0);
+    options.host_connections = 3;
+    for (const uint64_t chunk : {64u, 2048u}) {
+      CASE("chunk ", chunk);
+      options.chunk_bytes = chunk;
+      EXPECT_TRUE(ReduceRandom(options, TFR_AVERAGE, 1.0) == whole);
+    }
+  });
+}
+
+TEST(DirectAddsInHostOrder) {
+  const JobOptions options = HostsOf(4, 1, kWays[0]);
+  const Bytes got = ReduceRandom(options, TFR_SUM, 0.3);
+  for (size_t i = 0; i < got.size() / 4; ++i) {
+    float sum = 0;
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      float value;
+      std::memcpy(&value, &RandomValues(TFR_FLOAT32, i + 1, rank)[i * 4], 4);
+      value *= 0.3f;
+      sum = rank == 0 ? value : sum + value;
+    }
+    float result;
+    std::memcpy(&result, &got[i * 4], 4);
+    ASSERT_EQ(result, sum);
+    if (i == 200) break;  // drawing all values again and again takes long
+  }
+}
+
+TEST(MinAndMaxTakeEveryWay) {
+  ForEachWay({3}, [](const Way& way, int hosts) {
+    const JobOptions options = HostsOf(hosts, 2, way);
+    const JobOptions direct = HostsOf(hosts, 2, kWays[0]);
+    for (const int32_t op : {TFR_MIN, TFR_MAX}) {
+      EXPECT_TRUE(ReduceRandom(options, op, 1.0) ==
+                  ReduceRandom(direct, op, 1.0));
+    }
+  });
+}
+
+TEST(ReducescatterTakesEveryWay) {
+  ForEachWay({2, 4}, [](const Way& way, int hosts) {
+    const JobOptions options = HostsOf(hosts, 2, way);
+    RunJob(options, [&](int rank, tfr_world* world) {
+      const int64_t rows = options.size * 7;
+      const std::vector<float> data(static_cast<size_t>(rows * 300),
+                                    static_cast<float>(rank));
+      Outputs outputs;
+      outputs.row_bytes = {1200};
+      Call call;
+      call.kind = TFR_REDUCESCATTER;
+      call.allocate = &Outputs::Allocate;
+      call.user = &outputs;
+      call.tensors = {{{rows, 300}, TFR_FLOAT32, data.data(), nullptr}};
+      ASSERT_EQ(call.Run(world), TFR_OK);
+      EXPECT_EQ(outputs.rows[0], 7);
+      const auto sum =
+          static_cast<float>(options.size * (options.size - 1) / 2);
+      for (size_t i = 0; i < 7 * 300; ++i) {
+        float value;
+        std::memcpy(&value, &outputs.data[0][i * 4], 4);
+        ASSERT_EQ(value, sum);
+      }
+    });
+  });
+}
+
+TEST(SettingsOutOfRangeAreRefused) {
+  JobOptions options;
+  options.host_connections = 65;
+  const tfr_config config = ConfigOf(options, 0, "127.0.0.1:1");
+  tfr_world* world = nullptr;
+  tfr_error error = {};
+  EXPECT_EQ(tfr_world_create(&config, &world, &error), TFR_INVALID_ARGUMENT);
+  EXPECT_CONTAINS(std::string(error.text), "host_connections=65");
+}
+
+}  // namespace
+}  // namespace tfring_test
