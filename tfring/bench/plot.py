@@ -70,8 +70,7 @@ def _curves(run: Run, panel: Any) -> None:
     for entry, sizes, medians in drawn:
         if entry.role == "limit":
             panel.fill_between(sizes, medians, min(medians) / 10**3, color=_GREY, alpha=0.22, lw=0)
-            place = {"xytext": (-4, -16), "textcoords": "offset points", "ha": "right"}
-            panel.annotate("memory's limit", (sizes[-1], medians[-1]), color="#555555", **place)
+            _name_limit(panel, sizes[-1], medians)
             continue
         panel.plot(
             sizes,
@@ -87,6 +86,19 @@ def _curves(run: Run, panel: Any) -> None:
     panel.set_ylim(min(medians) / 2, max(medians) * 2)
     _axes(run, panel)
     _name_lines(panel, drawn)
+
+
+def _name_limit(panel: Any, last: int, medians: list[float]) -> None:
+    panel.annotate(
+        "memory's limit",
+        (last, min(medians)),
+        xytext=(-5, 0),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        color="#555555",
+        fontsize=9,
+    )
 
 
 def _points(run: Run, entry: Entry) -> tuple[list[int], list[float]]:

@@ -108,6 +108,8 @@ def measure(prepared: Prepared, calls: int) -> list[int]:
         timed_calls(prepared.call, stamps)
     finally:
         gc.enable()
+        if prepared.verify is not None:
+            prepared.verify()
     if not prepared.paced:
         return [(stamps[-1] - stamps[0]) // calls]
     return [end - start for start, end in itertools.pairwise(stamps)]

@@ -27,6 +27,7 @@ class Prepared:
         base: where given, a sample is the time of `call` minus that of `base`, over `parts`.
         parts: see `base`.
         keeps: what must stay in memory for `call`.
+        verify: raises where one of the calls before has failed, if they do not themselves.
     """
 
     call: Callable[[], Any]
@@ -35,6 +36,7 @@ class Prepared:
     base: Callable[[], Any] | None = None
     parts: int = 1
     keeps: Any = None
+    verify: Callable[[], None] | None = None
 
 
 class Contender(Protocol):
@@ -55,14 +57,21 @@ class Contender(Protocol):
         """Leaves the peers; all ranks do so at about the same time."""
 
 
-def into(outputs: list[np.ndarray], call: Callable[[], Any], keeps: Any = None) -> Prepared:
+def into(
+    outputs: list[np.ndarray],
+    call: Callable[[], Any],
+    keeps: Any = None,
+    verify: Callable[[], None] | None = None,
+) -> Prepared:
     """Returns a call whose results are found in `outputs`."""
 
     def results() -> list[np.ndarray]:
         call()
+        if verify is not None:
+            verify()
         return outputs
 
-    return Prepared(call, results, keeps=keeps)
+    return Prepared(call, results, keeps=keeps, verify=verify)
 
 
 def one_by_one(calls: Sequence[Callable[[], Any]]) -> Callable[[], None]:

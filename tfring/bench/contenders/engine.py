@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from ctypes import byref, c_int64, c_void_p
+from functools import partial
 
 import numpy as np
 
@@ -70,14 +71,13 @@ class Engine:
         )
         error = _native.Error()
         # Without argtypes, and with arguments converted once: ctypes passes them through.
-        run = self._engine["tfr_run"]
-        arguments = (self._world, byref(request), byref(error))
+        call = partial(self._engine["tfr_run"], self._world, byref(request), byref(error))
 
-        def call() -> None:
-            if run(*arguments):
+        def verify() -> None:
+            if error.code:
                 raise RuntimeError(error.text.decode())
 
-        return into(outputs, call, keeps=inputs)
+        return into(outputs, call, keeps=inputs, verify=verify)
 
     def close(self) -> None:
         """Leaves the world."""
