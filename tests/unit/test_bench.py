@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from pathlib import Path
@@ -31,6 +32,22 @@ from tfring.bench.result import Entry, Run
 
 PROBLEM = Problem("allreduce", "float32", (1,), 0, 1)
 ONE = (("", ""),)
+
+
+class Conversation(io.StringIO):
+    """Gives lines to a worker, and keeps what it answers."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def __iter__(self) -> Conversation:
+        return self
+
+    def __next__(self) -> str:
+        if not self._lines:
+            raise StopIteration
+        return self._lines.pop(0)
 
 
 @pytest.fixture
@@ -321,8 +338,9 @@ def test_levels_choose_contenders(levels: tuple[str, ...], kinds: list[str]) -> 
 def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(mpi_launchers, "find", lambda: [])
+    monkeypatch.setattr(catalog.shutil, "which", lambda name: None)
     _, absent = catalog.choose(options.Options(peers=True), 2)
-    assert [line.partition(":")[0] for line in absent] == ["MPI", "gloo"]
+    assert [line.partition(":")[0] for line in absent] == ["MPI", "gloo", "oneCCL"]
 
 
 @pytest.mark.parametrize(
@@ -404,19 +422,38 @@ def test_group_that_cannot_start_says_why(tmp_path: Path) -> None:
     contender = catalog.Contender(
         "gloo", "gloo", "peer", ONE, ONE, ("sh", "-c", "echo no luck; exit 3")
     )
-    group = Group(contender, 2, tmp_path, [])
+    ranks = Group(contender, 2, tmp_path, [])
     with pytest.raises(GroupError, match=r"exit code 3 at the start\n  \| no luck"):
-        group.connect()
-    group.close()
+        ranks.connect()
+    ranks.kill()
 
 
-def test_run_goes_on_without_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = catalog.Contender("gloo", "gloo", "peer", ONE, ONE, ("false",))
+@pytest.mark.parametrize(
+    ("starter", "words"), [(("false",), "exit code 1"), (("sh", "-c", "sleep 60"), "did not start")]
+)
+def test_run_goes_on_without_a_peer(
+    starter: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = catalog.Contender("gloo", "gloo", "peer", ONE, ONE, starter)
     limit = catalog.choose(options.Options(levels=()), 1)[0][0]
-    monkeypatch.setattr(catalog, "choose", lambda options, np: ([limit, broken], []))
+    monkeypatch.setattr(catalog, "choose", lambda options, np: ([broken, limit], []))
+    monkeypatch.setattr("tfring.bench.group._PEER_START_S", 0.5)
     small = options.Options(sizes=(2**16,), rounds=1, round_seconds=0.001)
     (run,) = rounds.measure(small, 1, lambda line: None)
-    assert ([entry.key for entry in run.entries], len(run.absent)) == (["limit", "copy"], 1)
+    assert [entry.key for entry in run.entries] == ["limit", "copy"]
+    assert [words in line for line in run.absent] == [True]
+
+
+def test_worker_tells_of_what_a_peer_cannot_do() -> None:
+    class Lacking(Counted):
+        def prepare(self, way: str, problem: Problem, inputs: list[np.ndarray]) -> Prepared:
+            raise ValueError("no such type")
+
+    asked = {"do": "prepare", "way": "", "collective": "allreduce", "counts": [1]}
+    lines = [json.dumps({**asked, "dtype": "int8", "lenient": True}), '{"do": "end"}']
+    stream = Conversation(lines)
+    worker.serve(Lacking(), stream)
+    assert stream.getvalue() == '{"unsupported": "ValueError: no such type"}\n'
 
 
 def test_every_collective_for_real(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

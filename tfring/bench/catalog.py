@@ -135,5 +135,6 @@ def _oneccl_environment(prefix: Path) -> dict[str, str]:
         # No mpiexec: ranks meet through its own store.
         "CCL_ATL_TRANSPORT": "ofi",
         "CCL_PROCESS_LAUNCHER": "none",
-        "CCL_LOG_LEVEL": "error",
+        # One thread for each rank, as for all others.
+        "CCL_WORKER_OFFLOAD": "0",
     }

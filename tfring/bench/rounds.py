@@ -71,6 +71,7 @@ class _Turns:
                 counts=case.counts,
                 collective=run.collective,
                 dtype=run.dtype,
+                lenient=entry.role == "peer",
             )
             refusals = [answer["unsupported"] for answer in answers if "unsupported" in answer]
             if refusals:

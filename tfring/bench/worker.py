@@ -20,6 +20,11 @@ import numpy as np
 from tfring.bench.contenders.base import Contender, Prepared, UnsupportedError
 from tfring.bench.problem import Problem
 
+
+class WrongResultError(RuntimeError):
+    """A collective gave other numbers than it should."""
+
+
 # Each library is imported only where it is the one measured.
 _CONTENDERS = {
     "engine": ("engine", "Engine"),
@@ -66,6 +71,13 @@ def serve(contender: Contender, stream: Any) -> None:
                 send(stream)
             except UnsupportedError as error:
                 send(stream, unsupported=str(error))
+            except WrongResultError:
+                raise
+            except Exception as error:
+                # Other libraries say in their own ways that they lack a type or a collective.
+                if not message.get("lenient"):
+                    raise
+                send(stream, unsupported=f"{type(error).__name__}: {error}".splitlines()[0])
         else:
             send(stream, ns=measure(prepared[message["way"]], message["calls"]))
 
@@ -90,10 +102,10 @@ def prepare(contender: Contender, message: dict[str, Any]) -> Prepared:
 
 
 def require_right(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
-    """Raises RuntimeError unless all tensors are equal."""
+    """Raises WrongResultError unless all tensors are equal."""
     for number, (result, right) in enumerate(zip(results, expected, strict=True)):
         if not np.array_equal(result.reshape(-1), right):
-            raise RuntimeError(f"wrong result: expected {right}, got {result} (tensor {number})")
+            raise WrongResultError(f"wrong result: tensor {number} is {result}, not {right}")
 
 
 def measure(prepared: Prepared, calls: int) -> list[int]:

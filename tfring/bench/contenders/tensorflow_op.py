@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -27,7 +28,10 @@ class TensorFlowOp:
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tfring.init()
         self.rank, self.size = tfring.rank(), tfring.size()
-        self.title = f"tfring {tfring.__version__}, op (TensorFlow {tf.__version__})"
+        self.title = (
+            f"tfring {tfring.__version__}, op (TensorFlow {tf.__version__}, in which calling an "
+            f"empty `tf.function` takes {_empty_function_us():.0f} us)"
+        )
 
     def prepare(self, way: str, problem: Problem, inputs: list[np.ndarray]) -> Prepared:
         """Makes a way ready: `eager`, `function`, `graph`, `xla` or, eagerly, `list` and `flat`."""
@@ -45,6 +49,16 @@ class TensorFlowOp:
     def close(self) -> None:
         """Leaves the world."""
         tfring.shutdown()
+
+
+def _empty_function_us() -> float:
+    tensor = tf.constant(0.0)
+    call, times = tf.function(lambda: tensor), []
+    for _ in range(200):
+        start = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - start)
+    return sorted(times)[len(times) // 2] / 1e3
 
 
 def _collective(problem: Problem) -> _Collective:
