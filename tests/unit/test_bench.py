@@ -131,6 +131,7 @@ def test_size_text_reads_back(size: int) -> None:
         (["--sizes", ""], "Received: ''"),
         (["--dtype", "float32,half"], "bfloat16, int32, int64, int8, uint8. Received: 'half'"),
         (["--collective", "gather"], "Received: 'gather'"),
+        (["--wire", "int8"], "Received: 'int8'"),
         (["--tensors", "0"], "Received: --tensors 0"),
         (["-np", "0"], "Received: -np 0"),
         (["-np", "2,-1"], "Received: -np 2,-1"),

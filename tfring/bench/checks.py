@@ -40,7 +40,7 @@ def checks(runs: Sequence[Run]) -> list[Check]:
     """Returns the promises that these runs can tell of: float32 allreduce, one or many tensors."""
     found = []
     for run in runs:
-        if run.dtype == "float32" and run.collective in ("allreduce", "grouped"):
+        if run.dtype == "float32" and not run.wire and run.collective in ("allreduce", "grouped"):
             for size in run.sizes():
                 found += [*_beside_peers(run, size), *_beside_limit(run, size), *_ops(run, size)]
     return found

@@ -121,6 +121,7 @@ def _add_what(group: Any) -> None:
         metavar="N",
         help="of grouped: resnet50 (default), or N equal ones of --sizes bytes together",
     )
+    add("--wire", metavar="T", help="float16, bfloat16: what tfring's floats travel as")
     add("--level", default="engine,op", metavar="L,L", help="engine, op (TensorFlow), xla")
     add("--peers", action="store_true", help="also the MPIs (mpi4py), gloo (torch), oneCCL")
 
@@ -156,10 +157,15 @@ def _checked(arguments: argparse.Namespace) -> _options.Options:
         dtypes=names(arguments.dtype, "--dtype", _options.DTYPES),
         levels=names(arguments.level, "--level", _options.LEVELS),
         tensors=_options.parse_tensors(arguments.tensors),
+        wire=_wire(arguments.wire),
         peers=arguments.peers,
         rounds=arguments.repeat,
         round_seconds=arguments.seconds,
     )
+
+
+def _wire(text: str | None) -> str:
+    return _options.parse_names(text, "--wire", _options.WIRES)[0] if text else ""
 
 
 def _write(runs: Sequence[Run], arguments: argparse.Namespace, command: str) -> None:

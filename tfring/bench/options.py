@@ -21,6 +21,9 @@ DTYPES = (
 LEVELS = ("engine", "op", "xla")
 DEFAULT_SIZES = "4,1K,16K,64K,256K,1M,4M,16M,100M"
 RESNET50 = "resnet50"
+# Of which tfring can send floats as a narrower type.
+COMPRESSED = ("allreduce", "grouped")
+WIRES = ("float16", "bfloat16")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "int8": 1, "uint8": 1}
 # Whose tensors are cut into as many equal parts as there are ranks.
@@ -38,6 +41,7 @@ class Options:
         dtypes: NumPy names of their types.
         levels: some of `LEVELS`.
         tensors: of grouped: `resnet50`, or how many equal ones.
+        wire: type that tfring's floats travel as in an allreduce; "" for their own.
         peers: whether other libraries take part.
         rounds: turns of each contender for each size.
         round_seconds: roughly how long a turn lasts.
@@ -49,6 +53,7 @@ class Options:
     dtypes: tuple[str, ...] = ("float32",)
     levels: tuple[str, ...] = ("engine", "op")
     tensors: str = RESNET50
+    wire: str = ""
     peers: bool = False
     rounds: int = 5
     round_seconds: float = 0.2

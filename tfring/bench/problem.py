@@ -21,6 +21,7 @@ class Problem:
         counts: elements of each tensor: of the input, or of the output where that is longer.
         rank: this rank.
         size: number of ranks.
+        wire: the type that floats travel as; "" for their own. Only tfring knows of it.
     """
 
     collective: str
@@ -28,6 +29,7 @@ class Problem:
     counts: tuple[int, ...]
     rank: int
     size: int
+    wire: str = ""
 
     @property
     def reduces(self) -> bool:

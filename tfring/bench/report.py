@@ -125,9 +125,10 @@ def details(run: Run) -> str:
 
 def caption(run: Run, rounds: int) -> str:
     """Returns what a reader must know to trust the table."""
+    wire = f", tfring's floats travelling as {run.wire}" if run.wire else ""
     return (
         f"**{_NAMES[run.collective]} of {run.dtype}, {run.np} ranks** on one machine, one thread "
-        f"each; medians over {rounds} rounds in which all take turns, a call counted by its "
+        f"each{wire}; medians over {rounds} rounds in which all take turns, a call counted by its "
         "slowest rank."
     )
 
@@ -158,6 +159,7 @@ def as_json(runs: Sequence[Run], command: str) -> dict[str, Any]:
                 "np": run.np,
                 "collective": run.collective,
                 "dtype": run.dtype,
+                "wire": run.wire,
                 "absent": run.absent,
                 "contenders": [vars(entry) for entry in run.entries],
                 "results": [_result(run, *key) for key in run.samples],

@@ -59,6 +59,7 @@ class Run:
         samples: seconds of each call by (entry's key, bytes).
         labels: what readers see for those bytes.
         absent: one line for each that could not take part.
+        wire: what tfring's floats travelled as; "" for their own type.
     """
 
     np: int
@@ -68,6 +69,7 @@ class Run:
     samples: dict[tuple[str, int], list[float]] = dataclasses.field(default_factory=dict)
     labels: dict[int, str] = dataclasses.field(default_factory=dict)
     absent: list[str] = dataclasses.field(default_factory=list)
+    wire: str = ""
 
     def summary(self, key: str, size: int) -> Summary | None:
         """Returns the summary, None where nothing was measured."""

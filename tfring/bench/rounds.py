@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tfring.bench import catalog
 from tfring.bench.group import Group, GroupError, shared_memory
-from tfring.bench.options import Case, Options, cases
+from tfring.bench.options import COMPRESSED, Case, Options, cases
 from tfring.bench.result import Entry, Run, slowest
 
 _LEAST_CALLS = 3
@@ -42,7 +42,8 @@ def measure(options: Options, np: int, say: Callable[[str], None]) -> list[Run]:
             say(f"np {np}: without {line}")
         for collective in options.collectives:
             for dtype in options.dtypes:
-                run = Run(np, collective, dtype, absent=list(absent))
+                wire = options.wire if collective in COMPRESSED else ""
+                run = Run(np, collective, dtype, absent=list(absent), wire=wire)
                 _measure(turns, options, run, say)
                 absent += [f"{turn.group.title}: lost before" for turn in turns if turn.lost]
                 turns = [turn for turn in turns if not turn.lost]
@@ -71,6 +72,7 @@ class _Turns:
                 counts=case.counts,
                 collective=run.collective,
                 dtype=run.dtype,
+                wire=run.wire,
                 lenient=entry.role == "peer",
             )
             refusals = [answer["unsupported"] for answer in answers if "unsupported" in answer]

@@ -86,7 +86,12 @@ def prepare(contender: Contender, message: dict[str, Any]) -> Prepared:
     """Makes a collective ready and proves once that its result is right."""
     way, counts = message["way"], tuple(message["counts"])
     problem = Problem(
-        message["collective"], message["dtype"], counts, contender.rank, contender.size
+        message["collective"],
+        message["dtype"],
+        counts,
+        contender.rank,
+        contender.size,
+        message.get("wire", ""),
     )
     if way == "flat":
         problem = problem.flat()

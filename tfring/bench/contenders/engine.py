@@ -68,6 +68,7 @@ class Engine:
             tensors=tensors,
             prescale=1.0,
             postscale=1.0,
+            wire_dtype=_DTYPES[problem.wire] if problem.wire else 0,
         )
         error = _native.Error()
         # Without argtypes, and with arguments converted once: ctypes passes them through.

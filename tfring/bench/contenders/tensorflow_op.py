@@ -15,7 +15,8 @@ from tfring.bench.contenders.base import Prepared, UnsupportedError
 from tfring.bench.problem import ROOT, Problem
 
 # So many more calls in a graph; fewer where each takes long anyway.
-_MORE, _MORE_OF_LARGE, _LARGE_BYTES = 16, 2, 2**20
+_MORE, _MORE_OF_LARGE, _LARGE_BYTES = 16, 4, 2**22
+_COMPRESSIONS = {"": "none", "float16": "fp16", "bfloat16": "bf16"}
 
 # Takes and returns a list of tensors.
 _Collective = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
@@ -63,15 +64,17 @@ def _empty_function_us() -> float:
 
 def _collective(problem: Problem) -> _Collective:
     name = "bench"
+    compression = getattr(tfring.Compression, _COMPRESSIONS[problem.wire])
+    reduction = {"op": tfring.Sum, "compression": compression, "name": name}
     if problem.collective == "grouped" and len(problem.counts) > 1:
-        return lambda tensors: tfring.grouped_allreduce(tensors, op=tfring.Sum, name=name)
+        return lambda tensors: tfring.grouped_allreduce(tensors, **reduction)
     one: Callable[[tf.Tensor], tf.Tensor] = {
-        "allreduce": partial(tfring.allreduce, op=tfring.Sum, name=name),
-        "grouped": partial(tfring.allreduce, op=tfring.Sum, name=name),
+        "allreduce": partial(tfring.allreduce, **reduction),
+        "grouped": partial(tfring.allreduce, **reduction),
         "allgather": partial(tfring.allgather, name=name),
         "alltoall": partial(tfring.alltoall, name=name),
         "broadcast": partial(tfring.broadcast, root_rank=ROOT, name=name),
-        "reducescatter": partial(tfring.reducescatter, op=tfring.Sum, name=name),
+        "reducescatter": partial(tfring.reducescatter, **reduction),
     }[problem.collective]
     return lambda tensors: [one(tensors[0])]
 
