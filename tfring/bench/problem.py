@@ -84,8 +84,10 @@ class Problem:
         return sums
 
     def _steps(self, start: int, count: int, step: int = 1) -> np.ndarray:
-        steps = np.array([start, start + step, start + 2 * step])
-        return np.resize((steps % 128).astype(numpy_type(self.dtype)), count)
+        array = np.empty(count, numpy_type(self.dtype))
+        for i in range(3):
+            array[i::3] = (start + i * step) % 128
+        return array
 
 
 def numpy_type(name: str) -> np.dtype:

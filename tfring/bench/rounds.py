@@ -14,8 +14,6 @@ from tfring.bench.options import COMPRESSED, Case, Options, cases
 from tfring.bench.result import Entry, Run, slowest
 
 _LEAST_CALLS = 3
-# The first calls are slow: a few, then a tenth of a turn, then it is known how many fill one.
-_TRIAL_SHARES = (0.1, 1.0)
 
 
 def measure(options: Options, np: int, say: Callable[[str], None]) -> list[Run]:
@@ -80,12 +78,10 @@ class _Turns:
                 name = entry.label if way == "xla" else entry.label.partition(",")[0]
                 _note(run.absent, f"{name}: {refusals[0]}")
                 continue
-            calls = _LEAST_CALLS
-            for share in _TRIAL_SHARES:
-                each = self._ask(way, calls)[1] / calls
-                wanted = int(share * options.round_seconds / each)
-                calls = max(_LEAST_CALLS, min(wanted, self.group.contender.most_calls))
-            self._calls[way] = calls
+            calls = self._calls_in_a_turn(options, way, 1)
+            if calls > _LEAST_CALLS:
+                calls = self._calls_in_a_turn(options, way, max(1, calls // 10))
+            self._calls[way] = max(_LEAST_CALLS, calls)
 
     def take(self, size: int, run: Run) -> None:
         """Has its turn."""
@@ -97,6 +93,11 @@ class _Turns:
         """Takes part no longer."""
         self.lost, self._calls = True, {}
         self.group.kill()
+
+    def _calls_in_a_turn(self, options: Options, way: str, trial: int) -> int:
+        """Tries some calls and returns how many fill a turn."""
+        each = self._ask(way, trial)[1] / trial
+        return min(int(options.round_seconds / each), self.group.contender.most_calls)
 
     def _ask(self, way: str, calls: int) -> tuple[list[float], float]:
         """Returns the seconds of each call and of all together, with what is not counted."""
