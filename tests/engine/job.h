@@ -119,6 +119,7 @@ struct Call {
   tfr_allocate allocate = nullptr;
   tfr_done done = nullptr;
   void* user = nullptr;
+  int32_t patience = TFR_HAND_OVER;
 
   // Valid while this call lives; calls f(request).
   template <typename F>
@@ -144,6 +145,7 @@ struct Call {
     request.allocate = allocate;
     request.done = done;
     request.user = user;
+    request.patience = patience;
     return f(request);
   }
   int Run(tfr_world* world, tfr_error* error = nullptr) const {
