@@ -26,6 +26,9 @@ _DTYPES = (
 )
 _KNOWN_DTYPES = frozenset(_DTYPES)
 
+# What eager calls need not convert; None where TensorFlow does not tell it.
+EagerTensor: Any = getattr(tf.__internal__, "EagerTensor", None)
+
 
 def dense(value: Any, argument: str = "tensor") -> Any:
     """Returns the value as a dense tensor of a dtype that the engine carries.
@@ -33,12 +36,8 @@ def dense(value: Any, argument: str = "tensor") -> Any:
     Raises:
         TypeError: it is ragged, sparse, or of another dtype.
     """
-    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)):
-        raise TypeError(
-            f"`{argument}` must be a dense tensor. Received: {argument}={_describe(value)}. "
-            "Convert it first, for example with `.to_tensor()` or `tf.sparse.to_dense`."
-        )
-    tensor = tf.convert_to_tensor(value)
+    is_ready = type(value) is EagerTensor and tf.executing_eagerly()
+    tensor = value if is_ready else _converted(value, argument)
     if tensor.dtype not in _KNOWN_DTYPES:
         names = ", ".join(dtype.name for dtype in _DTYPES)
         raise TypeError(
@@ -46,6 +45,15 @@ def dense(value: Any, argument: str = "tensor") -> Any:
             f"Received: {argument}={_describe(tensor)}"
         )
     return tensor
+
+
+def _converted(value: Any, argument: str) -> Any:
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)):
+        raise TypeError(
+            f"`{argument}` must be a dense tensor. Received: {argument}={_describe(value)}. "
+            "Convert it first, for example with `.to_tensor()` or `tf.sparse.to_dense`."
+        )
+    return tf.convert_to_tensor(value)
 
 
 def reduce_op(average: bool | None, op: int | None) -> int:

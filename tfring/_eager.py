@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfring import _calls, _naming, _ops, world
+from tfring._checks import EagerTensor
 from tfring.compression import Compressor, NoneCompressor
 from tfring.constants import Average, Sum
 from tfring.process_sets import ProcessSet
 
 # Above this many, some are names that will not come again.
 _LIMIT = 1024
-
-_EagerTensor: Any = getattr(tf.__internal__, "EagerTensor", None)
 
 
 class Arguments(NamedTuple):
@@ -53,7 +52,7 @@ def again(tensor: Any, arguments: Arguments) -> Any:
     Raises:
         NotInitializedError: before `init` or after `shutdown`.
     """
-    if type(tensor) is not _EagerTensor or not tf.executing_eagerly():
+    if type(tensor) is not EagerTensor or not tf.executing_eagerly():
         return None
     world.require_usable()
     try:
@@ -75,7 +74,7 @@ def again(tensor: Any, arguments: Arguments) -> Any:
 
 def remember(tensor: Any, arguments: Arguments, reduce_op: int) -> None:
     """Makes a call known that has succeeded."""
-    if type(tensor) is not _EagerTensor or not tf.executing_eagerly():
+    if type(tensor) is not EagerTensor or not tf.executing_eagerly():
         return
     if arguments.compression is not NoneCompressor or reduce_op not in (Average, Sum):
         return

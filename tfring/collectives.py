@@ -210,6 +210,8 @@ def grouped_allreduce(
         # Everything is checked before anything is sent.
         ready = [_checked(tensor, reduce_op, group) for tensor in tensors]
     slices = [tensor for tensor in ready if isinstance(tensor, tf.IndexedSlices)]
+    if not slices:
+        return _reduce_dense(ready, compression, reduce_op, scales, name, group)
     dense = [tensor for tensor in ready if not isinstance(tensor, tf.IndexedSlices)]
     results = iter(_reduce_dense(dense, compression, reduce_op, scales, name, group))
     name = f"{name}/sparse" if name and dense else name
