@@ -9,7 +9,7 @@ from typing import Any
 NAMES = ("cnn", "mlp", "transformer")
 
 _CLASSES = 10
-_IMAGE = (32, 32, 3)
+_IMAGE = (64, 64, 3)
 _FEATURES = 1024
 _WORDS, _LENGTH, _WIDTH, _HEADS, _BLOCKS = 8192, 64, 256, 4, 2
 
@@ -49,8 +49,8 @@ def _cnn() -> Any:
     for filters in (32, 64, 128, 256):
         model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
         model.add(layers.MaxPooling2D())
-    model.add(layers.Flatten())
-    model.add(layers.Dense(280, activation="relu"))
+    model.add(layers.GlobalAveragePooling2D())
+    model.add(layers.Dense(1024, activation="relu"))
     model.add(layers.Dense(_CLASSES))
     return model
 

@@ -21,6 +21,7 @@ import tfring.keras as hvd
 from tfring import _records, world
 from tfring.bench.train import parts
 from tfring.bench.train.models import recipe
+from tfring.version import __version__
 
 _CAPACITY = 100_000
 
@@ -99,7 +100,7 @@ def main(arguments: list[str]) -> int:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         stream = connection.makefile("rw", encoding="utf-8", newline="\n")
-        title = f"tfring {hvd.__version__}, TensorFlow {tf.__version__}, Keras {keras.__version__}"
+        title = f"tfring {__version__}, TensorFlow {tf.__version__}, Keras {keras.__version__}"
         _send(stream, size=hvd.size(), title=title)
         _serve(stream)
     hvd.shutdown()
