@@ -20,13 +20,14 @@ def speeds(results: Sequence[Result]) -> str:
     """Returns the table of throughputs: a row per model."""
     np = results[0].np
     head = ["model", "parameters", "batch", "1 alone", f"{np} independent", f"{np} ranks"]
+    head += ["efficiency", "processor time of a step"]
     rows = [
         [result.model, f"{result.parameters / 1e6:.1f}M", str(result.batch)]
         + [_speed(result, way) for way in (ALONE, INDEPENDENT, DISTRIBUTED)]
-        + [f"{100 * result.efficiency():.1f}%"]
+        + [f"{100 * result.efficiency():.1f}%", _processor(result)]
         for result in results
     ]
-    return _table([*head, "efficiency"], rows)
+    return _table(head, rows)
 
 
 def steps(results: Sequence[Result]) -> str:
@@ -67,6 +68,7 @@ def as_json(results: Sequence[Result], command: str) -> dict[str, Any]:
                 **dataclasses.asdict(result),
                 "throughput": {way: result.throughput(way) for way in WAYS},
                 "step": {way: result.step(way) for way in WAYS},
+                "processor_time": {way: result.processor_time(way) for way in WAYS},
                 "efficiencies": result.efficiencies(),
                 "efficiency": result.efficiency(),
                 "mean_parts": [vars(result.parts_of(rank)) for rank in range(result.np)],
@@ -80,6 +82,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["|".join(["", *(f" {cell} " for cell in cells), ""]) for cells in (head, *rows)]
     lines.insert(1, "|---" + "|---:" * (len(head) - 1) + "|")
     return "\n".join(lines)
+
+
+def _processor(result: Result) -> str:
+    ranks, independent = (result.processor_time(way) for way in (DISTRIBUTED, INDEPENDENT))
+    return f"{time_text(ranks)} ({time_text(independent)} independent)"
 
 
 def _speed(result: Result, way: str) -> str:

@@ -24,6 +24,7 @@ class Result:
         batch: examples per rank and step.
         turns: for each way and round, the seconds of each step on each rank that took part.
         parts: for each rank, the mean parts of a step in each round.
+        processor: for each way and round, seconds of processor time of a step, mean of ranks.
     """
 
     model: str
@@ -35,6 +36,9 @@ class Result:
         default_factory=lambda: {way: [] for way in WAYS}
     )
     parts: list[list[Parts]] = dataclasses.field(default_factory=list)
+    processor: dict[str, list[float]] = dataclasses.field(
+        default_factory=lambda: {way: [] for way in WAYS}
+    )
 
     def add(self, way: str, answers: list[dict[str, Any]]) -> None:
         """Notes a turn.
@@ -43,7 +47,9 @@ class Result:
             way: one of `WAYS`.
             answers: what each rank said, in the order of ranks.
         """
-        self.turns[way].append([one["seconds"] for one in answers if "seconds" in one])
+        active = [one for one in answers if "seconds" in one]
+        self.turns[way].append([one["seconds"] for one in active])
+        self.processor[way].append(statistics.mean(one["processor"] for one in active))
         if way == DISTRIBUTED:
             self.parts = self.parts or [[] for _ in answers]
             for rounds, one in zip(self.parts, answers, strict=True):
@@ -64,6 +70,10 @@ class Result:
         """Returns the median seconds of a step, over rounds, ranks and steps."""
         every = [s for ranks in self.turns[way] for steps in ranks for s in steps]
         return statistics.median(every)
+
+    def processor_time(self, way: str) -> float:
+        """Returns the median round's processor time of a step, of all threads of a rank."""
+        return statistics.median(self.processor[way])
 
     def efficiencies(self) -> list[float]:
         """Returns distributed over independent throughput, one number for each round."""

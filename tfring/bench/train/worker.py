@@ -27,14 +27,16 @@ _CAPACITY = 100_000
 
 
 class _Clock(keras.callbacks.Callback):
-    """Notes when each step begins, in nanoseconds."""
+    """Notes when each step begins, and the processor time until then, in nanoseconds."""
 
     def __init__(self) -> None:
         super().__init__()
         self.begins: list[int] = []
+        self.processor: list[int] = []
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self.begins.append(time.monotonic_ns())
+        self.processor.append(time.process_time_ns())
 
 
 class Trainee:
@@ -72,25 +74,29 @@ class Trainee:
         """Runs steps; the first and the last are not counted.
 
         Returns:
-            Seconds of each step and, if distributed, the mean parts of a step.
+            Seconds of each step, the mean processor time of a step, of all threads, and, if
+            distributed, its mean parts.
         """
         distributed = way == "distributed"
         recording = _records.Recording(_CAPACITY) if distributed else None
-        begins = self._train("distributed" if distributed else "plain", steps + 2)[1:]
-        pairs = list(itertools.pairwise(begins))
-        answer: dict[str, Any] = {"seconds": [(end - begin) / 1e9 for begin, end in pairs]}
+        clock = self._train("distributed" if distributed else "plain", steps + 2)
+        pairs = list(itertools.pairwise(clock.begins[1:]))
+        answer: dict[str, Any] = {
+            "seconds": [(end - begin) / 1e9 for begin, end in pairs],
+            "processor": (clock.processor[-1] - clock.processor[1]) / 1e9 / len(pairs),
+        }
         if recording is not None:
             records = recording.stop()
             split = [parts.split(begin, end, records, world.rank()) for begin, end in pairs]
             answer["parts"] = vars(parts.mean(split))
         return answer
 
-    def _train(self, way: str, steps: int) -> list[int]:
+    def _train(self, way: str, steps: int) -> _Clock:
         clock = _Clock()
         self._models[way].fit(
             self._data, steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[clock]
         )
-        return clock.begins
+        return clock
 
 
 def main(arguments: list[str]) -> int:
