@@ -30,6 +30,7 @@ std::map<std::string, Setter> SettersOf(Arguments* a) {
       {"rank_memory", To(&a->costs.rank_memory)},
       {"host_memory", To(&a->costs.host_memory)},
       {"socket_rate", To(&a->costs.socket_rate)},
+      {"partial_growth", To(&a->costs.partial_growth)},
       {"chunk_bytes", To(&a->costs.chunk_bytes)},
       {"chunks_under_way", To(&a->costs.chunks_under_way)},
       {"bytes", To(&a->model.gradient_bytes)},

@@ -32,10 +32,12 @@ struct CostModel {
   double rank_memory = 10;   // what one rank reads and writes
   double host_memory = 200;  // what all its ranks read and write together
   double socket_rate = 3;    // what one thread moves into or out of sockets
+  // Sums of 16-bit tensors travel as float32 until they are complete: 2.
+  double partial_growth = 1;
 
   // The engine's staging (transport/local_group.h).
-  uint64_t chunk_bytes = 1 << 20;
-  uint64_t chunks_under_way = 4;
+  uint64_t chunk_bytes = 512 << 10;
+  uint64_t chunks_under_way = 8;
 
   int ranks() const { return hosts * ranks_per_host; }
   int host_of(int rank) const { return rank / ranks_per_host; }

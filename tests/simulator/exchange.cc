@@ -48,6 +48,7 @@ class HostRun {
 
   void StartChunk(uint64_t chunk) {
     const double ranks = costs_.ranks_per_host;
+    if (ranks == 1) return Step(chunk, 0);
     // Copy in: read and write all. Reduce: read a share of every rank's chunk
     // and write that share.
     const double passes = 2 + 1 + 1 / ranks;
@@ -60,7 +61,7 @@ class HostRun {
       return;
     }
     const HostStep& moves = (*plan_)[step];
-    const double sent = BytesOf(moves.sends, chunk);
+    const double sent = BytesOf(moves, moves.sends, chunk);
     result_->messages += moves.sends.size();
     result_->wire_bytes += static_cast<uint64_t>(sent);
     Work(HandlingNs(moves.sends, sent), [=] {
@@ -73,14 +74,15 @@ class HostRun {
 
   void Arrive(uint64_t chunk, size_t step) {
     const HostStep& moves = (*plan_)[step];
-    const double bytes = BytesOf(moves.receives, chunk);
+    const double bytes = BytesOf(moves, moves.receives, chunk);
     Nanoseconds work = HandlingNs(moves.receives, bytes);
     if (moves.reduces) work += costs_.MemoryNs(2 * bytes);
     Work(work, [=] { Step(chunk, step + 1); });
   }
 
   void CopyOut(uint64_t chunk) {
-    Work(costs_.MemoryNs(2 * SizeOf(chunk)), [=] {
+    const double passes = costs_.ranks_per_host == 1 ? 0 : 2;
+    Work(costs_.MemoryNs(passes * SizeOf(chunk)), [=] {
       if (next_ < chunks()) StartChunk(next_++);
     });
   }
@@ -91,10 +93,12 @@ class HostRun {
     clock_.At(leader_.Use(clock_.now(), work), then);
   }
 
-  double BytesOf(const std::vector<HostMove>& moves, uint64_t chunk) const {
+  double BytesOf(const HostStep& step, const std::vector<HostMove>& moves,
+                 uint64_t chunk) const {
     double parts = 0;
     for (const HostMove& move : moves) parts += move.count;
-    return SizeOf(chunk) * parts / costs_.hosts;
+    const double growth = step.reduces ? costs_.partial_growth : 1;
+    return growth * SizeOf(chunk) * parts / costs_.hosts;
   }
   Nanoseconds HandlingNs(const std::vector<HostMove>& moves,
                          double bytes) const {
@@ -129,7 +133,8 @@ std::vector<Nanoseconds> Exchange::Ends(const std::vector<Nanoseconds>& begins,
 
 Prediction Exchange::Predict(uint64_t bytes) const {
   Prediction result;
-  result.algorithm = tfring::ChooseHostAlgorithm(bytes, costs_.hosts);
+  result.algorithm =
+      algorithm_.value_or(tfring::ChooseHostAlgorithm(bytes, costs_.hosts));
   const HostPlan plan =
       tfring::PlanAllreduce(result.algorithm, 0, costs_.hosts);
   result.time = HostRun(costs_, &plan, bytes, &result).Run();

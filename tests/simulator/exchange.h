@@ -5,12 +5,14 @@
 // arrives elsewhere when what others sent arrives here. Its leader's thread
 // and its link each do one thing at a time; messages under way overlap. Chunks
 // go through copy in, reduce in the host, the plan's steps, copy out; as many
-// as the staging memory holds are under way at once.
+// as the staging memory holds are under way at once. A rank that is alone on
+// its host sends from and receives into its tensors.
 #ifndef TFRING_TESTS_SIMULATOR_EXCHANGE_H_
 #define TFRING_TESTS_SIMULATOR_EXCHANGE_H_
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "cost_model.h"
@@ -28,7 +30,11 @@ struct Prediction {
 
 class Exchange {
  public:
-  explicit Exchange(const CostModel& costs) : costs_(costs) {}
+  // With an algorithm other than the engine's own choice, if one is given.
+  explicit Exchange(
+      const CostModel& costs,
+      std::optional<tfring::HostAlgorithm> algorithm = std::nullopt)
+      : costs_(costs), algorithm_(algorithm) {}
 
   // An allreduce of `bytes` bytes on each rank, begun by all at once.
   const Prediction& Of(uint64_t bytes);
@@ -40,6 +46,7 @@ class Exchange {
   Prediction Predict(uint64_t bytes) const;
 
   const CostModel costs_;
+  const std::optional<tfring::HostAlgorithm> algorithm_;
   std::map<uint64_t, Prediction> known_;
 };
 

@@ -35,13 +35,21 @@ void ShowHub() {
 }
 
 void ShowExchange(const Arguments& arguments) {
-  Exchange exchange(arguments.costs);
-  const Prediction& one = exchange.Of(arguments.model.gradient_bytes);
-  std::printf("%s: %.3f ms, %llu messages and %llu bytes from a host\n",
-              tfring::HostAlgorithmName(one.algorithm),
-              static_cast<double>(one.time) / 1e6,
-              static_cast<unsigned long long>(one.messages),
-              static_cast<unsigned long long>(one.wire_bytes));
+  const uint64_t bytes = arguments.model.gradient_bytes;
+  const tfring::HostAlgorithm chosen =
+      tfring::ChooseHostAlgorithm(bytes, arguments.costs.hosts);
+  for (const auto algorithm :
+       {tfring::HostAlgorithm::kDirect, tfring::HostAlgorithm::kHalvingDoubling,
+        tfring::HostAlgorithm::kRing}) {
+    Exchange exchange(arguments.costs, algorithm);
+    const Prediction& one = exchange.Of(bytes);
+    std::printf("%-16s %10.3f ms; a host sends %llu messages, %llu bytes%s\n",
+                tfring::HostAlgorithmName(algorithm),
+                static_cast<double>(one.time) / 1e6,
+                static_cast<unsigned long long>(one.messages),
+                static_cast<unsigned long long>(one.wire_bytes),
+                algorithm == chosen ? "  (the engine's choice)" : "");
+  }
 }
 
 void ShowStep(const Arguments& arguments) {
