@@ -162,8 +162,10 @@ TEST(ChoiceDependsOnSizeAndHosts) {
   EXPECT_TRUE(ChooseHostAlgorithm(uint64_t{1} << 30, 4) ==
               HostAlgorithm::kDirect);
   EXPECT_TRUE(ChooseHostAlgorithm(4096, 64) == HostAlgorithm::kHalvingDoubling);
-  EXPECT_TRUE(ChooseHostAlgorithm(uint64_t{1} << 30, 64) ==
+  EXPECT_TRUE(ChooseHostAlgorithm(uint64_t{1} << 30, 12) ==
               HostAlgorithm::kRing);
+  EXPECT_TRUE(ChooseHostAlgorithm(uint64_t{1} << 30, 64) ==
+              HostAlgorithm::kHalvingDoubling);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Collectives of a whole job, in every layout of hosts.
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -325,6 +326,28 @@ TEST(SteadyStateSendsNoControlMessagesOnOneHost) {
     EXPECT_EQ(stats.collectives, 50u);
     EXPECT_EQ(stats.tensors, 5000u);
   });
+}
+
+TEST(AHostSendsOneControlMessageForACollective) {
+  JobOptions options;
+  options.size = 4;
+  options.hosts = {"a", "a", "b", "b"};
+  std::array<uint64_t, 4> sent = {};
+  RunJob(options, [&](int rank, tfr_world* world) {
+    std::vector<std::vector<float>> data(100, std::vector<float>(10, 1.0f));
+    Call call;
+    for (auto& d : data)
+      call.tensors.push_back({{10}, TFR_FLOAT32, d.data(), d.data()});
+    for (int step = 0; step < 50; ++step) ASSERT_EQ(call.Run(world), TFR_OK);
+    tfr_stats stats = {};
+    tfr_world_stats(world, &stats);
+    sent[static_cast<size_t>(rank)] = stats.control_messages;
+  });
+  // Whichever rank of a host is the last tells rank 0, which answers the other
+  // host; what rank 0 says to itself is no message.
+  EXPECT_EQ(sent[2] + sent[3], 50u);
+  EXPECT_EQ(sent[0], 50u);
+  EXPECT_TRUE(sent[1] <= 50);
 }
 
 TEST(BadRequestsAreRefusedHere) {

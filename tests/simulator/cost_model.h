@@ -23,8 +23,8 @@ struct CostModel {
   double message_us = 4;   // processor time of a data message, each end
 
   // Control messages: a thread on rank 0 handles them one after another.
-  double control_send_us = 3;
-  double control_handle_us = 3;
+  double control_send_us = 4;
+  double control_handle_us = 4;
   double announce_us = 0.3;  // in the agreement of a host
   double wake_us = 5;        // from the log to a rank that runs
 

@@ -31,8 +31,7 @@ class HostRun {
       : costs_(costs), plan_(plan), bytes_(bytes), result_(result) {}
 
   Nanoseconds Run() {
-    const uint64_t under_way = std::min(chunks(), costs_.chunks_under_way);
-    for (; next_ < under_way; ++next_) StartChunk(next_);
+    StartNext();
     clock_.Run();
     return clock_.now();
   }
@@ -46,13 +45,22 @@ class HostRun {
     return static_cast<double>(std::min(bytes_ - begin, costs_.chunk_bytes));
   }
 
-  void StartChunk(uint64_t chunk) {
+  // One chunk after the other, so that the first is on its way early.
+  void StartNext() {
+    const bool room = under_way_ < costs_.chunks_under_way;
+    if (starting_ || !room || next_ == chunks()) return;
+    const uint64_t chunk = next_++;
+    starting_ = true;
+    ++under_way_;
     const double ranks = costs_.ranks_per_host;
-    if (ranks == 1) return Step(chunk, 0);
     // Copy in: read and write all. Reduce: read a share of every rank's chunk
     // and write that share.
-    const double passes = 2 + 1 + 1 / ranks;
-    Work(costs_.MemoryNs(passes * SizeOf(chunk)), [=] { Step(chunk, 0); });
+    const double passes = ranks == 1 ? 0 : 2 + 1 + 1 / ranks;
+    Work(costs_.MemoryNs(passes * SizeOf(chunk)), [=] {
+      starting_ = false;
+      Step(chunk, 0);
+      StartNext();
+    });
   }
 
   void Step(uint64_t chunk, size_t step) {
@@ -83,7 +91,8 @@ class HostRun {
   void CopyOut(uint64_t chunk) {
     const double passes = costs_.ranks_per_host == 1 ? 0 : 2;
     Work(costs_.MemoryNs(passes * SizeOf(chunk)), [=] {
-      if (next_ < chunks()) StartChunk(next_++);
+      --under_way_;
+      StartNext();
     });
   }
 
@@ -114,7 +123,9 @@ class HostRun {
   EventClock clock_;
   Resource leader_;
   Resource link_;
-  uint64_t next_ = 0;
+  uint64_t next_ = 0;       // chunk to start
+  uint64_t under_way_ = 0;  // chunks
+  bool starting_ = false;
 };
 
 }  // namespace

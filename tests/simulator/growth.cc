@@ -8,14 +8,16 @@ namespace {
 
 struct Case {
   Model model;
+  double partial_growth;  // see CostModel
   int ranks_per_host;
   std::vector<int> ranks;
   std::vector<double> links_gbit;
 };
 
 Model Of(const char* name, double parameters, int bytes, double compute_ms,
-         double forward_share) {
+         double forward_share, uint64_t bucket_mib = 32) {
   Model model;
+  model.bucket_bytes = bucket_mib << 20;
   model.name = name;
   model.gradient_bytes = static_cast<uint64_t>(parameters * bytes);
   model.forward_ms = compute_ms * forward_share;
@@ -30,21 +32,23 @@ std::vector<Case> Cases() {
   const std::vector<double> links = {25, 100, 400};
   const double third = 1.0 / 3;
   return {
-      {Of("ResNet-50 fp32", 25.6e6, 4, 200, third), 8, ranks, links},
-      {Of("ResNet-50 16 bit", 25.6e6, 2, 200, third), 8, ranks, links},
-      {Of("7B bf16", 7e9, 2, 4400, third), 8, ranks, links},
-      {Of("ResNet-101 fp32", 44.5e6, 4, 464, third), 4, {512}, {25}},
-      {Of("VGG-16 fp32", 138.4e6, 4, 416, third), 4, {512}, {25}},
+      {Of("ResNet-50 float32", 25.6e6, 4, 200, third), 1, 8, ranks, links},
+      {Of("ResNet-50 16 bits", 25.6e6, 2, 200, third), 1, 8, ranks, links},
+      {Of("7B bfloat16", 7e9, 2, 4400, third, 128), 2, 8, ranks, links},
+      {Of("ResNet-101 float32", 44.5e6, 4, 495, third), 1, 4, {4, 512}, {25}},
+      {Of("VGG-16 float32", 138.4e6, 4, 416, third), 1, 4, {4, 512}, {25}},
   };
 }
 
 void Show(const Case& one, CostModel costs) {
+  costs.partial_growth = one.partial_growth;
   for (const int ranks : one.ranks) {
     costs.ranks_per_host = one.ranks_per_host;
     costs.hosts = ranks / one.ranks_per_host;
     for (const bool overlap : {false, true}) {
       StepOptions options;
       options.overlap = overlap;
+      options.steps = 1;
       const StepCost cost = PredictStep(costs, one.model, options);
       std::printf("%s,%g,%d,%d,%.3f,%.3f,%.4f,%.3f,%llu\n",
                   one.model.name.c_str(), costs.link_gbit, ranks, overlap,

@@ -39,7 +39,8 @@ class Training {
     for (int h = 0; h < costs_.hosts; ++h) Start(h);
     clock_.Run();
     StepCost cost;
-    cost.step_ms = MsOf(ends_.back() - ends_[ends_.size() - 2]);
+    const Nanoseconds begin = ends_.size() > 1 ? ends_[ends_.size() - 2] : 0;
+    cost.step_ms = MsOf(ends_.back() - begin);
     cost.not_hidden_ms = cost.step_ms - model_.forward_ms - model_.backward_ms;
     cost.agreement_ms = MsOf(world_.hub_busy()) / options_.steps;
     cost.buckets = buckets_.size();

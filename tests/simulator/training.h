@@ -15,7 +15,7 @@ namespace simulator {
 
 struct Model {
   std::string name;
-  uint64_t gradient_bytes = 0;  // as they travel
+  uint64_t gradient_bytes = 0;
   uint64_t bucket_bytes = 32 << 20;
   double forward_ms = 0;
   double backward_ms = 0;
@@ -25,7 +25,7 @@ struct StepCost {
   double step_ms = 0;        // the last of the simulated ones
   double not_hidden_ms = 0;  // of it, beyond forward and backward pass
   double agreement_ms = 0;   // rank 0's thread, for one step's messages
-  uint64_t messages = 0;     // that a host but the first sends and gets a step
+  uint64_t messages = 0;     // that the last host sends and gets, a step
   uint64_t buckets = 0;
 
   double efficiency() const { return 1 - not_hidden_ms / step_ms; }
