@@ -31,7 +31,7 @@ struct CostModel {
   // Inside a host, in bytes per nanosecond.
   double rank_memory = 10;   // what one rank reads and writes
   double host_memory = 200;  // what all its ranks read and write together
-  double socket_rate = 3;    // what one thread moves into or out of sockets
+  double socket_rate = 4;    // what one thread moves into or out of sockets
   // Sums of 16-bit tensors travel as float32 until they are complete: 2.
   double partial_growth = 1;
 
