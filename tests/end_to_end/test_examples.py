@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import runpy
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .conftest import Launcher
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -29,43 +33,65 @@ def digests_in(output: str) -> dict[int, str]:
     return {int(r): d for r, d in re.findall(r"rank (\d+): weights ([0-9a-f]{64})", output)}
 
 
+def train(launcher: Launcher, ranks: int, *arguments: str) -> Trained:
+    """Runs the digits example."""
+    command = [sys.executable, str(EXAMPLES / "keras_digits.py"), *arguments]
+    job = launcher.run("-np", str(ranks), *command, timeout=240)
+    assert job.returncode == 0, job.stderr + job.stdout
+    accuracy = re.search(r"test accuracy ([0-9.]+)", job.stdout)
+    assert accuracy, job.stdout
+    curves = curves_in(launcher.folder)
+    return Trained(float(accuracy[1]), digests_in(job.stdout), curves[str(ranks)], job.stdout)
+
+
+def curves_in(folder: Path) -> dict[str, list[float]]:
+    return json.loads((folder / "digits_loss.json").read_text())["curves"]
+
+
 @pytest.fixture
-def digits(launcher: Any) -> Any:
+def digits(launcher: Launcher) -> Any:
     """Runs the digits example: `digits(ranks, *arguments)`."""
-
-    def train(ranks: int, *arguments: str) -> Trained:
-        command = [sys.executable, str(EXAMPLES / "keras_digits.py"), *arguments]
-        job = launcher.run("-np", str(ranks), *command, timeout=240)
-        assert job.returncode == 0, job.stderr + job.stdout
-        accuracy = re.search(r"test accuracy ([0-9.]+)", job.stdout)
-        assert accuracy, job.stdout
-        notes = launcher.folder / "digits_loss.json"
-        curves = json.loads(notes.read_text())["curves"]
-        return Trained(float(accuracy[1]), digests_in(job.stdout), curves[str(ranks)], job.stdout)
-
-    return train
+    return functools.partial(train, launcher)
 
 
-def test_two_processes_reach_the_accuracy_of_one(digits: Any, launcher: Any) -> None:
-    one, two = digits(1), digits(2)
-    assert one.accuracy > 0.95
-    assert two.accuracy >= one.accuracy - 0.01
-    assert two.digests[0] == two.digests[1]
-    curves = json.loads((launcher.folder / "digits_loss.json").read_text())["curves"]
-    assert set(curves) == {"1", "2"}
+@dataclass(frozen=True)
+class Usual:
+    """The example as it stands, on one rank and then, in the same folder, on two."""
+
+    folder: Path
+    one: Trained
+    two: Trained
 
 
-def test_loss_curves_become_a_picture(digits: Any, launcher: Any) -> None:
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Usual]:
+    launcher = Launcher(tmp_path_factory.mktemp("usual"))
+    yield Usual(launcher.folder, train(launcher, 1), train(launcher, 2))
+    launcher.close()
+
+
+def test_two_processes_reach_the_accuracy_of_one(usual: Usual) -> None:
+    assert usual.one.accuracy > 0.95
+    assert usual.two.accuracy >= usual.one.accuracy - 0.01
+    assert usual.two.digests[0] == usual.two.digests[1]
+    assert set(curves_in(usual.folder)) == {"1", "2"}
+
+
+def test_loss_curves_become_a_picture(usual: Usual) -> None:
     pytest.importorskip("matplotlib")
-    digits(1, "--epochs", "1")
-    assert (launcher.folder / "digits_loss.png").read_bytes().startswith(b"\x89PNG")
+    assert (usual.folder / "digits_loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_seed_gives_the_same_bits_again(digits: Any) -> None:
-    first, again, other = (digits(2, "--epochs", "2", "--seed", seed) for seed in "775")
-    assert first.digests == again.digests
-    assert first.curve == again.curve
-    assert first.digests[0] == first.digests[1] != other.digests[0] == other.digests[1]
+def test_progress_comes_from_one_rank(usual: Usual) -> None:
+    lines = usual.two.output.splitlines()
+    assert {line.split()[0] for line in lines if "loss:" in line} == {"[0]"}
+
+
+def test_a_seed_gives_the_same_bits_again(digits: Any, usual: Usual) -> None:
+    again, other = digits(2), digits(2, "--epochs", "1", "--seed", "5")
+    assert again.digests == usual.two.digests
+    assert again.curve == usual.two.curve
+    assert other.curve[0] != again.curve[0]
 
 
 def test_loss_curve_of_two_processes_is_that_of_one(digits: Any) -> None:
@@ -77,11 +103,6 @@ def test_whole_batches_with_warm_up(digits: Any) -> None:
     trained = digits(2, "--weak", "--batch", "24", "--rate", "0.025")
     assert trained.accuracy > 0.95
     assert trained.digests[0] == trained.digests[1]
-
-
-def test_progress_comes_from_one_rank(digits: Any) -> None:
-    lines = digits(2, "--epochs", "1").output.splitlines()
-    assert {line.split()[0] for line in lines if "loss:" in line} == {"[0]"}
 
 
 def test_batch_that_cannot_be_cut(launcher: Any) -> None:
