@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
+import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -77,6 +81,8 @@ class FailureHook:
             (self._former or sys.__excepthook__)(kind, error, trace)
             if self._active and may_be_unequal_data(error):
                 print(_HINT, file=sys.stderr)
+            if self._active and self._identity.size > 1 and not _is_interactive():
+                _end.at_once = True
 
     def report(self, text: str) -> None:
         """Records the failure for the launcher, then ends the world for every rank."""
@@ -94,6 +100,36 @@ class FailureHook:
 def may_be_unequal_data(error: BaseException) -> bool:
     """Tells whether an error is what ranks see whose peers have run out of batches."""
     return errors.is_communication_error(error) and _UNEQUAL.search(str(error)) is not None
+
+
+class _End:
+    """Ends a process that an exception has ended, after all other handlers of `atexit`.
+
+    Python would destroy what is left, objects of TensorFlow among it. An iterator of tf.data then
+    waits for its threads, and one that runs a Python generator waits for Python itself: for ever.
+    As long as a rank does not end, the launcher cannot tell that the job has failed.
+    """
+
+    def __init__(self) -> None:
+        self.at_once = False
+
+    def __call__(self) -> None:
+        if not self.at_once:
+            return
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # closed, or nobody reads it
+                stream.flush()
+        os._exit(1)
+
+
+_end = _End()
+# When this module is loaded, so that it comes after handlers that are registered later.
+atexit.register(_end)
+
+
+def _is_interactive() -> bool:
+    return bool(sys.flags.interactive) or hasattr(sys, "ps1")
 
 
 def _one_line(text: str) -> str:

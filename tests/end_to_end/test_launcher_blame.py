@@ -169,3 +169,25 @@ def test_training_blames_the_rank_that_left(launcher, code, exit_code, words):
     report = report_of(job)
     assert report[0].startswith(f"tfringrun: rank 1 on host localhost {words}"), job.stderr
     assert job.returncode == exit_code
+
+
+# What a global variable holds is destroyed as Python ends: an iterator of tf.data, for example,
+# that waits for a generator, which waits for Python.
+STUCK = """
+import atexit, time
+import tfring as hvd
+class Stuck:
+    def __del__(self):
+        time.sleep(1000)
+stuck = Stuck()
+hvd.init()
+atexit.register(print, "a handler of the script")
+raise ValueError("boom7")
+"""
+
+
+def test_ranks_that_failed_end_whatever_they_leave(launcher):
+    job = launcher.run("-np", "2", sys.executable, launcher.script(STUCK), timeout=140)
+    assert job.returncode == 1
+    assert job.stderr.splitlines()[-1].endswith("ValueError: boom7")
+    assert sorted(job.stdout.splitlines()) == [f"[{r}] a handler of the script" for r in (0, 1)]

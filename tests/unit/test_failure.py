@@ -38,6 +38,11 @@ def identity(store: str | None, rank: int) -> Identity:
     return Identity(rank, 2, "a", store, SECRET, "j1")
 
 
+@pytest.fixture(autouse=True)
+def this_process_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_failure._end, "at_once", False)
+
+
 class Recorder:
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -207,3 +212,12 @@ def test_others_are_not(error: Exception, quiet: list, capsys: pytest.CaptureFix
     raise_through(hook, error)
     hook.remove()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(2, True), (1, False)])
+def test_a_rank_that_failed_ends_at_once(quiet: list, size: int, at_once: bool) -> None:
+    hook = _failure.FailureHook(Identity(0, size, "a", None, SECRET, "j1"), Recorder())
+    hook.install()
+    raise_through(hook, ValueError("boom7"))
+    hook.remove()
+    assert _failure._end.at_once == at_once
