@@ -1,6 +1,7 @@
-"""Makes the tables and the plot of docs/growth.md from what `simulate growth` prints:
+"""Makes the tables and the plot of docs/growth.md from what `simulate growth` prints, once as the
+engine is and once where only the network costs anything:
 
-python tests/simulator/growth.py growth.csv --plot docs/growth.png
+python tests/simulator/growth.py engine.csv network.csv --plot docs/growth.png
 """
 
 from __future__ import annotations
@@ -43,27 +44,39 @@ def read(path: Path) -> list[Row]:
         ]
 
 
-def number(value: float) -> str:
-    """Three digits."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+def times(after: float, during: float) -> str:
+    """Two times in one unit, in three digits."""
+    if after >= 1000:
+        return f"{after / 1000:.1f}, {during / 1000:.2f} s"
+    return f"{after:.0f}, {during:.0f} ms" if during >= 100 else f"{after:.1f}, {during:.1f} ms"
 
 
-def table(rows: list[Row]) -> str:
-    """Returns the Markdown table of one model: what is not hidden after and during the backward
-    pass, and the efficiency with overlap."""
-    links = sorted({row.link for row in rows})
+def columns(rows: list[Row], title: str) -> dict[str, list[str]]:
+    """Returns the cells of each column: what is not hidden after and during the backward pass, and
+    the efficiency of the latter. One column if all links cost the same."""
     cells = {(row.ranks, row.link, row.overlap): row for row in rows}
-    head = [f"{link:g} Gbit/s: after, overlapped (efficiency)" for link in links]
-    lines = ["| Ranks | " + " | ".join(head) + " |", "|---|" + "---|" * len(links)]
-    for ranks in sorted({row.ranks for row in rows}):
-        parts = []
-        for link in links:
+    found: dict[str, list[str]] = {}
+    for link in sorted({row.link for row in rows}):
+        column = []
+        for ranks in sorted({row.ranks for row in rows}):
             after, during = cells[ranks, link, False], cells[ranks, link, True]
-            parts.append(
-                f"{number(after.not_hidden_ms)} ms, {number(during.not_hidden_ms)} ms "
-                f"({100 * during.efficiency:.0f}%)"
-            )
-        lines.append(f"| {ranks:,} | " + " | ".join(parts) + " |")
+            text = times(after.not_hidden_ms, during.not_hidden_ms)
+            column.append(f"{text} ({100 * during.efficiency:.0f}%)")
+        found[f"{title}, {link:g} Gbit/s"] = column
+    first, *others = found.values()
+    shares = [[cell.rpartition("(")[2] for cell in column] for column in (first, *others)]
+    if others and all(one == shares[0] for one in shares):
+        return {f"{title}, all links": first}
+    return found
+
+
+def table(engine: list[Row], network: list[Row]) -> str:
+    """Returns the Markdown table of one model."""
+    cells = columns(engine, "engine") | columns(network, "network")
+    lines = ["| Ranks | " + " | ".join(cells) + " |", "|---|" + "---|" * len(cells)]
+    ranks = sorted({row.ranks for row in engine})
+    for count, *line in zip(ranks, *cells.values(), strict=True):
+        lines.append(f"| {count:,} | " + " | ".join(line) + " |")
     return "\n".join(lines)
 
 
@@ -75,22 +88,26 @@ def by_model(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return models
 
 
-def plot(models: dict[str, list[Row]], path: Path) -> None:
+def plot(engine: dict[str, list[Row]], network: dict[str, list[Row]], path: Path) -> None:
     """Draws the efficiency with overlap over the ranks, a panel for each model."""
     from matplotlib import pyplot
 
-    wanted = {name: rows for name, rows in models.items() if len({r.link for r in rows}) > 1}
+    wanted = [name for name, rows in network.items() if len({row.link for row in rows}) > 1]
     figure, panels = pyplot.subplots(1, len(wanted), figsize=(10, 3), sharey=True)
-    for panel, (name, rows) in zip(panels, wanted.items(), strict=True):
-        for link in sorted({row.link for row in rows}):
-            line = [row for row in rows if row.link == link and row.overlap]
+    for panel, name in zip(panels, wanted, strict=True):
+        fastest = max(row.link for row in network[name])
+        lines = {f"network, {row.link:g} Gbit/s": (network, row.link) for row in network[name]}
+        lines["engine, 400 Gbit/s"] = (engine, fastest)
+        for label, (models, link) in lines.items():
+            line = [row for row in models[name] if row.link == link and row.overlap]
             ranks, efficiency = [r.ranks for r in line], [100 * r.efficiency for r in line]
-            panel.plot(ranks, efficiency, marker=".", label=f"{link:g} Gbit/s")
+            style = "k--" if models is engine else ".-"
+            panel.plot(ranks, efficiency, style, label=label)
         panel.set(title=name, xscale="log", xlabel="ranks, 8 per host", ylim=(0, 102))
         panel.set_xticks([8, 64, 512, 4096], ["8", "64", "512", "4096"])
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("predicted efficiency, %")
-    panels[0].legend()
+    panels[0].legend(loc="lower left")
     figure.tight_layout()
     figure.savefig(path, dpi=80)
 
@@ -98,14 +115,15 @@ def plot(models: dict[str, list[Row]], path: Path) -> None:
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("csv", type=Path)
+    parser.add_argument("engine", type=Path)
+    parser.add_argument("network", type=Path)
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
-    models = by_model(read(args.csv))
-    for name, rows in models.items():
-        print(f"{name}\n\n{table(rows)}\n")
+    engine, network = by_model(read(args.engine)), by_model(read(args.network))
+    for name in engine:
+        print(f"{name}\n\n{table(engine[name], network[name])}\n")
     if args.plot:
-        plot(models, args.plot)
+        plot(engine, network, args.plot)
 
 
 if __name__ == "__main__":
