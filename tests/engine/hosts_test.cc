@@ -218,6 +218,32 @@ TEST(ReducescatterTakesEveryWay) {
   });
 }
 
+uint64_t StagedBy(tfr_world* world) {
+  tfr_stats stats = {};
+  tfr_world_stats(world, &stats);
+  return stats.staging_bytes;
+}
+
+TEST(ARankAloneOnItsHostStagesLittle) {
+  JobOptions options;
+  options.shared_memory = false;
+  RunJob(options, [&](int, tfr_world* world) {
+    std::vector<float> few(4, 1.0f);
+    Call call;
+    call.tensors = {{{4}, TFR_FLOAT32, few.data(), few.data()}};
+    ASSERT_EQ(call.Run(world), TFR_OK);
+    EXPECT_TRUE(StagedBy(world) < 64 * 1024);
+    std::vector<float> bucket(256 * 1024, 1.0f);
+    for (int turn = 0; turn < 9; ++turn) {
+      call.tensors = {
+          {{256 * 1024}, TFR_FLOAT32, bucket.data(), bucket.data()}};
+      ASSERT_EQ(call.Run(world), TFR_OK);
+    }
+    EXPECT_TRUE(StagedBy(world) < 2 * 1024 * 1024);
+    EXPECT_EQ(bucket.back(), 512.0f);
+  });
+}
+
 TEST(SettingsOutOfRangeAreRefused) {
   JobOptions options;
   options.host_connections = 65;

@@ -8,14 +8,12 @@
 // chunk from all L slots into the result chunk; copy the whole result out.
 // Memory traffic per rank and byte: 2 reads and 2 writes, whatever L.
 //
-// H hosts: the ranks of a host reduce their shares into accumulators; the
-// leaders exchange them directly, each owning 1/H of the chunk: send the parts
-// of others, reduce the own part in host order, send the result to all.
-// 2(H-1)/H of the accumulators' bytes per leader, two steps. Accumulators
-// travel, so 16-bit sums are rounded once.
+// H hosts: host_reduce.h, along a plan of host_algorithm.h. 2(H-1)/H of the
+// bytes per host, however many ranks it has.
 //
-// The order of reduction depends on the ranks' places only, never on sizes:
-// the same ranks give the same bits, alike on every rank.
+// The order of reduction depends on the ranks' places, and with other plans
+// between hosts than the direct one on where an element lies in the whole list,
+// never on chunks: the same ranks give the same bits, alike on every rank.
 #ifndef TFRING_CORE_COLLECTIVES_ALLREDUCE_H_
 #define TFRING_CORE_COLLECTIVES_ALLREDUCE_H_
 

@@ -16,9 +16,9 @@ namespace {
 // A chunk of every rank stays inside a second-level cache of 1 MiB together
 // with what it is reduced into; `tfring.bench` compares sizes.
 constexpr uint64_t kLocalChunkBytes = 256 * 1024;
-// Between hosts a message costs more, so chunks are larger; what is under way
-// between two hosts is about as much as their link holds (10 Gbit/s for 2 ms).
-constexpr uint64_t kHostsChunkBytes = 512 * 1024;
+// Between hosts: up to five of these are under way, more than a link of
+// 10 Gbit/s holds in 1 ms, and they still stay in the cache.
+constexpr uint64_t kHostsChunkBytes = 256 * 1024;
 constexpr uint64_t kDepth = 4;
 constexpr uint64_t kHostsDepth = 8;
 // Looking for this long costs less than one sleep and wake-up.
