@@ -17,7 +17,6 @@ AllreduceJob::AllreduceJob(DataPlane* plane, const Operation& operation)
   stream_.Reserve(operation.tensors.size());
   for (const OperationTensor& tensor : operation.tensors) {
     stream_.Add(tensor.staged_bytes());
-    if (plane->members().host_count() > 1) continue;
     result_growth_ = std::max(
         result_growth_, tensor.element_bytes / tensor.staged_element_bytes);
   }
@@ -110,21 +109,6 @@ void AllreduceJob::CopyOut(uint64_t step, uint64_t chunk) {
                                  result + (at - range.begin) * result_growth_,
                                  bytes / element * wide);
                    });
-  plane_->Advance(&RankState::taken, chunk + 1);
-}
-
-void AllreduceJob::Deliver(uint64_t step, uint64_t chunk) {
-  const Range range = RangeOf(step);
-  const char* result = plane_->local().result(chunk);
-  stream_.ForRange(
-      range.begin, active_ ? range.end : range.begin,
-      [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-        const OperationTensor& tensor = operation_.tensors[t];
-        const uint64_t first = offset / tensor.staged_element_bytes;
-        reduction_.Deliver(t, result + (at - range.begin),
-                           tensor.output + first * tensor.element_bytes,
-                           bytes / tensor.staged_element_bytes);
-      });
   plane_->Advance(&RankState::taken, chunk + 1);
 }
 

@@ -1,5 +1,5 @@
-// One allreduce on its way through the data plane: the stages that act inside
-// a host. allreduce.h tells how they are put together.
+// One allreduce on one host on its way through the data plane. allreduce.h
+// tells how the stages are put together.
 #ifndef TFRING_CORE_COLLECTIVES_ALLREDUCE_JOB_H_
 #define TFRING_CORE_COLLECTIVES_ALLREDUCE_JOB_H_
 
@@ -18,18 +18,13 @@ class AllreduceJob {
 
   uint64_t steps() const;
   uint64_t stream_bytes() const { return stream_.size(); }
-  const Stream& stream() const { return stream_; }
-  const Operation& operation() const { return operation_; }
   Range RangeOf(uint64_t step) const;  // of the stream of staged bytes
-  Reduction& reduction() { return reduction_; }
 
   Status CopyIn(uint64_t step, uint64_t chunk);
   Status ReduceDirectly(uint64_t step, uint64_t chunk);
   Status ReduceShare(uint64_t step, uint64_t chunk);
   // The caller has seen that the result is complete.
   void CopyOut(uint64_t step, uint64_t chunk);
-  // ... which other hosts have sent.
-  void Deliver(uint64_t step, uint64_t chunk);
   // A world of one.
   void ReduceAlone();
 
