@@ -112,6 +112,7 @@ struct Call {
   int64_t process_set = 0;
   double prescale = 1.0;
   double postscale = 1.0;
+  int32_t wire_dtype = 0;
   std::vector<Tensor> tensors;
   std::vector<int64_t> splits;  // empty = null
   int64_t* counts = nullptr;
@@ -137,6 +138,7 @@ struct Call {
     request.process_set = process_set;
     request.prescale = prescale;
     request.postscale = postscale;
+    request.wire_dtype = wire_dtype;
     request.tensor_count = static_cast<int32_t>(list.size());
     request.tensors = list.data();
     request.splits = splits.empty() ? nullptr : splits.data();

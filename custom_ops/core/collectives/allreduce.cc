@@ -41,6 +41,14 @@ void AllreduceJob::Stage(const OperationTensor& tensor, uint64_t first,
   std::memcpy(to, from, count * tensor.element_bytes);
 }
 
+uint64_t AllreduceJob::ResultAt(const Range& chunk,
+                                const OperationTensor& tensor, uint64_t offset,
+                                uint64_t at) const {
+  const uint64_t first = std::max(chunk.begin, at - offset);
+  return (first - chunk.begin) * result_growth_ +
+         (at - first) / tensor.staged_element_bytes * tensor.element_bytes;
+}
+
 Status AllreduceJob::CopyIn(uint64_t step, uint64_t chunk) {
   const Range range = RangeOf(step);
   LocalGroup& local = plane_->local();
@@ -85,12 +93,12 @@ Status AllreduceJob::ReduceShare(uint64_t step, uint64_t chunk) {
   char* result = plane_->local().result(chunk);
   stream_.ForRange(ShareBegin(range.begin, range.end, rank, parts),
                    ShareBegin(range.begin, range.end, rank + 1, parts),
-                   [&](size_t t, uint64_t, uint64_t bytes, uint64_t at) {
+                   [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
                      const OperationTensor& tensor = operation_.tensors[t];
                      Reduce(reduction_.SpecOf(t),
                             reduction_.SourcesAt(chunk, at - range.begin),
                             reduction_.source_count(),
-                            result + (at - range.begin) * result_growth_,
+                            result + ResultAt(range, tensor, offset, at),
                             bytes / tensor.staged_element_bytes);
                    });
   plane_->Advance(&RankState::reduced, chunk + 1);
@@ -106,7 +114,7 @@ void AllreduceJob::CopyOut(uint64_t step, uint64_t chunk) {
                      const uint64_t element = tensor.staged_element_bytes;
                      const uint64_t wide = tensor.element_bytes;
                      std::memcpy(tensor.output + offset / element * wide,
-                                 result + (at - range.begin) * result_growth_,
+                                 result + ResultAt(range, tensor, offset, at),
                                  bytes / element * wide);
                    });
   plane_->Advance(&RankState::taken, chunk + 1);

@@ -32,6 +32,11 @@ class AllreduceJob {
   // Fills `to` with elements as they are staged.
   void Stage(const OperationTensor& tensor, uint64_t first, uint64_t count,
              void* to) const;
+  // Where in a result chunk a piece lies that is staged at `at` of the stream.
+  // The tensor's part of the chunk begins where all of it grown by
+  // `result_growth_` would, and is without gaps.
+  uint64_t ResultAt(const Range& chunk, const OperationTensor& tensor,
+                    uint64_t offset, uint64_t at) const;
   uint64_t step_bytes() const { return plane_->chunk_bytes() / result_growth_; }
 
   DataPlane* const plane_;
