@@ -50,8 +50,12 @@ def allreduce(
     postscale: float = 1.0,
     name: str | None = None,
     process_set: int = 0,
+    wire_dtype: int = 0,
 ) -> list[Any]:
-    """Reduces each tensor over all ranks; dtypes may differ."""
+    """Reduces each tensor over all ranks; dtypes may differ.
+
+    `wire_dtype`, an enum, is what wide floats travel in; 0: as they are.
+    """
     world.require_usable()
     return _naming.emit(
         lambda key, eager: _ops.library().tfring_allreduce(
@@ -62,6 +66,7 @@ def allreduce(
             postscale_bits=to_bits(postscale),
             process_set=process_set,
             eager=eager,
+            wire_dtype=wire_dtype,
         ),
         name,
         process_set=process_set,

@@ -25,12 +25,13 @@ def _allreduce_gradient(op: Any, *cotangents: Any) -> list[Any]:
         return [None] * len(cotangents)
     inputs = [op.inputs[i] for i in positions]
     if reduce_op in (Average, Sum):
-        results = _calls.allreduce(tensors, reduce_op, *_factors(op), name, group)
+        results = _calls.allreduce(tensors, reduce_op, *_factors(op), name, group, _wire(op))
     elif reduce_op in (Min, Max):
+        inputs = _as_sent(inputs, _wire(op))
         outputs = [op.outputs[i] for i in positions]
         results = _extremum_gradient(inputs, outputs, tensors, name, group)
     elif reduce_op == Product:
-        results = _product_gradient(inputs, tensors, name, group)
+        results = _product_gradient(_as_sent(inputs, _wire(op)), tensors, name, group)
     else:
         raise LookupError(
             "allreduce with op=Adasum has no gradient: its result depends on the directions of all "
@@ -153,6 +154,21 @@ def _spread(results: list[Any], positions: list[int], count: int) -> list[Any]:
 
 def _group(op: Any) -> int:
     return int(op.get_attr("process_set"))
+
+
+def _wire(op: Any) -> int:
+    return int(op.get_attr("wire_dtype"))
+
+
+def _as_sent(tensors: list[Any], wire: int) -> list[Any]:
+    """Returns tensors rounded as the op has done it that had them as inputs."""
+    if not wire:
+        return tensors
+    narrow = tf.as_dtype(wire)
+    return [
+        tf.cast(tf.cast(tensor, narrow), tensor.dtype) if tensor.dtype.size > 2 else tensor
+        for tensor in tensors
+    ]
 
 
 def _place(group: int) -> int:

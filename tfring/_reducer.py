@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfring import _plan, _reproducible, _slices, _sparse, collectives, objects, world
 from tfring._options import Options, key, label, owner, unwrapped
-from tfring.compression import Compression, Compressor
+from tfring.compression import Compression, Compressor, wire_of
 from tfring.constants import Adasum
 from tfring.process_sets import ProcessSet, global_process_set
 
@@ -166,8 +166,11 @@ class Reducer:
     def _together(
         self, tensors: list[Any], rest: list[Any], name: str
     ) -> tuple[list[Any], list[Any]]:
-        """One collective for what is compressed and what is not."""
+        """One collective for what is compressed and what is not, unless it narrows all."""
         compression = self._options.compression
+        if wire_of(compression, self._options.op):
+            reduced = self._reduced(tensors, name, compression)
+            return reduced, self._reduced(rest, f"{name}/samples", Compression.none)
         sent = [compression.compress(tensor) for tensor in tensors]
         reduced = self._reduced([*(t for t, _ in sent), *rest], name, Compression.none)
         pairs = zip(reduced, sent, strict=False)

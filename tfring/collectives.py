@@ -42,7 +42,7 @@ from tfring._queries import (
 )
 from tfring._scatters import alltoall, grouped_reducescatter, reducescatter
 from tfring._waits import barrier, join
-from tfring.compression import Compression, Compressor, checked
+from tfring.compression import Compression, Compressor, checked, wire_of
 from tfring.constants import NAMES, Adasum, Average, Sum
 from tfring.process_sets import ProcessSet, global_process_set
 
@@ -248,15 +248,28 @@ def _reduce_dense(
 ) -> list[Any]:
     if not tensors:
         return []
+    wire = wire_of(compression, op)
+    if wire:
+        return _reduce(tensors, op, scales, name, group, wire)
     sent, contexts = zip(*map(compression.compress, tensors), strict=True)
-    if op in (Average, Sum, Adasum):
-        results = _calls.allreduce(sent, op, *scales, name=name, process_set=group)
-    else:
-        # Apart from the op, so that its gradient can compare inputs with outputs.
-        scaled = [_calls.scaled(tensor, scales[0]) for tensor in sent]
-        reduced = _calls.allreduce(scaled, op, name=name, process_set=group)
-        results = [_calls.scaled(tensor, scales[1]) for tensor in reduced]
+    results = _reduce(sent, op, scales, name, group)
     return [compression.decompress(*pair) for pair in zip(results, contexts, strict=True)]
+
+
+def _reduce(
+    tensors: Sequence[Any],
+    op: int,
+    scales: tuple[float, float],
+    name: str | None,
+    group: int,
+    wire: int = 0,
+) -> list[Any]:
+    if op in (Average, Sum, Adasum):
+        return _calls.allreduce(tensors, op, *scales, name, group, wire)
+    # Apart from the op, so that its gradient can compare inputs with outputs.
+    scaled = [_calls.scaled(tensor, scales[0]) for tensor in tensors]
+    reduced = _calls.allreduce(scaled, op, 1.0, 1.0, name, group, wire)
+    return [_calls.scaled(tensor, scales[1]) for tensor in reduced]
 
 
 def _reduce_slices(

@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfring.constants import Adasum
+
 __all__ = ["Compression", "Compressor"]
 
 
@@ -41,7 +43,13 @@ class NoneCompressor(Compressor):
 
 
 class _CastCompressor(Compressor):
-    """Sends floating tensors that are wider than 16 bits in a 16-bit dtype."""
+    """Sends floating tensors that are wider than 16 bits in a 16-bit dtype.
+
+    Allreduce does so itself: it rounds each input once, on its way to the other ranks, adds up
+    in float32 and gives the result in the tensor's dtype, without a cast in TensorFlow. Between
+    hosts, partial results are rounded to the 16-bit dtype, too. `compress` and `decompress` are
+    for all else: Adasum, reducescatter, and the rows of `tf.IndexedSlices`.
+    """
 
     wire: Any
 
@@ -83,6 +91,16 @@ class Compression:
     none: type[Compressor] = NoneCompressor
     fp16: type[Compressor] = FP16Compressor
     bf16: type[Compressor] = BF16Compressor
+
+
+def wire_of(compression: type[Compressor], op: int) -> int:
+    """Returns the dtype that allreduce lets wide floats travel in, as an enum; 0: their own.
+
+    A class derived from one of `Compression` may do anything, so it is not asked.
+    """
+    if compression not in (FP16Compressor, BF16Compressor) or op == Adasum:
+        return 0
+    return int(compression.wire.as_datatype_enum)  # type: ignore[attr-defined]
 
 
 def checked(compression: Any) -> type[Compressor]:
