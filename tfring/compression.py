@@ -100,7 +100,7 @@ def wire_of(compression: type[Compressor], op: int) -> int:
     """
     if compression not in (FP16Compressor, BF16Compressor) or op == Adasum:
         return 0
-    return int(compression.wire.as_datatype_enum)  # type: ignore[attr-defined]
+    return int(compression.wire.as_datatype_enum)
 
 
 def checked(compression: Any) -> type[Compressor]:
