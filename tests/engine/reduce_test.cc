@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "check.h"
+#include "custom_ops/core/collectives/reduce_table.h"
 #include "custom_ops/core/common/half_scalar.h"
 #include "custom_ops/core/tfring.h"
+#include "values.h"
 
 namespace tfring {
 namespace {
@@ -174,6 +176,176 @@ TEST(TwoHalvesOfAReductionEqualTheWhole) {
     const auto at = [&](size_t r) { return ToFloat(BFloat16{data[r][i]}); };
     const float sum = (at(0) + at(1)) + (at(2) + at(3));
     ASSERT_EQ(out[i], ToBFloat16(sum / 4).bits);
+  }
+}
+
+// --- all kernels give the same bits ------------------------------------------
+
+using tfring_test::Bytes;
+using tfring_test::RandomValues;
+
+// The kernels of this processor that are not the portable ones.
+std::vector<const ReduceTable*> OtherTables() {
+  std::vector<const ReduceTable*> tables;
+#if defined(TFRING_HAVE_AVX2_KERNELS)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    tables.push_back(&Avx2ReduceTable());
+  }
+#endif
+  return tables;
+}
+
+// Lengths around those of a vector, a tile and a block.
+constexpr size_t kCounts[] = {1, 7, 31, 32, 33, 64, 130, 512, 1029};
+constexpr size_t kMostElements = 1029;
+constexpr size_t kAccumulatorBytes = 16;
+
+using Kernel = ReduceTable::Kernel;
+
+void ExpectSameBits(const ReduceTable& table, Kernel ReduceTable::* kernel,
+                    const ReduceSpec& spec, const std::vector<Bytes>& data,
+                    int sources, size_t count) {
+  std::vector<const void*> list;
+  for (int s = 0; s < sources; ++s) {
+    list.push_back(data[static_cast<size_t>(s)].data());
+  }
+  Bytes want(count * kAccumulatorBytes + 1);
+  Bytes got(count * kAccumulatorBytes + 1);
+  (GenericReduceTable().*kernel)(spec, list.data(), sources, want.data(),
+                                 count);
+  (table.*kernel)(spec, list.data(), sources, got.data(), count);
+  ASSERT_TRUE(want == got);
+}
+
+std::vector<Bytes> SourcesOf(int32_t dtype, int count) {
+  std::vector<Bytes> data;
+  for (int s = 0; s < count; ++s) {
+    data.push_back(
+        RandomValues(dtype, kMostElements, static_cast<uint32_t>(31 * s)));
+  }
+  return data;
+}
+
+std::vector<ReduceSpec> SpecsOf(int32_t dtype) {
+  std::vector<ReduceSpec> specs;
+  for (const int32_t op : {TFR_SUM, TFR_MIN, TFR_MAX, TFR_PRODUCT}) {
+    specs.push_back(Spec(dtype, op));
+    specs.push_back({dtype, op, 0.3, 1.7, 3});
+  }
+  return specs;
+}
+
+TEST(KernelsGiveTheSameBits) {
+  for (const ReduceTable* table : OtherTables()) {
+    for (const int32_t dtype : tfring_test::kDtypes) {
+      const std::vector<Bytes> data = SourcesOf(dtype, 8);
+      for (const ReduceSpec& spec : SpecsOf(dtype)) {
+        for (const int sources : {1, 2, 3, 4, 8}) {
+          for (const size_t count : kCounts) {
+            CASE(table->name, ", dtype ", dtype, ", op ", spec.op, ", ",
+                 sources, " sources of ", count);
+            ExpectSameBits(*table, &ReduceTable::reduce, spec, data, sources,
+                           count);
+            ExpectSameBits(*table, &ReduceTable::partial, spec, data, sources,
+                           count);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(KernelsOfFloatAccumulatorsGiveTheSameBits) {
+  for (const ReduceTable* table : OtherTables()) {
+    for (const int32_t dtype :
+         {TFR_FLOAT32, TFR_FLOAT64, TFR_FLOAT16, TFR_BFLOAT16}) {
+      const bool is_double = dtype == TFR_FLOAT64;
+      const std::vector<Bytes> data =
+          SourcesOf(is_double ? TFR_FLOAT64 : TFR_FLOAT32, 4);
+      for (const ReduceSpec& spec : SpecsOf(dtype)) {
+        for (const size_t count : kCounts) {
+          CASE(table->name, ", dtype ", dtype, ", op ", spec.op, ", ", count);
+          ExpectSameBits(*table, &ReduceTable::final, spec, data, 4, count);
+          ExpectSameBits(*table, &ReduceTable::merge, spec, data, 3, count);
+        }
+      }
+    }
+  }
+}
+
+TEST(KernelsFromHalvesToWideFloatsGiveTheSameBits) {
+  for (const ReduceTable* table : OtherTables()) {
+    for (const int32_t half : {TFR_FLOAT16, TFR_BFLOAT16}) {
+      const std::vector<Bytes> data = SourcesOf(half, 4);
+      for (const int32_t dtype : {TFR_FLOAT32, TFR_FLOAT64}) {
+        for (ReduceSpec spec : SpecsOf(dtype)) {
+          spec.source_dtype = half;
+          for (const size_t count : kCounts) {
+            CASE(table->name, ", ", half, " to ", dtype, ", ", count);
+            ExpectSameBits(*table, &ReduceTable::reduce, spec, data, 4, count);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Every 16-bit number, its neighbours in float32, and what lies between.
+std::vector<float> HardToRound() {
+  std::vector<float> values;
+  for (uint32_t high = 0; high < 65536; ++high) {
+    for (const uint32_t low :
+         {0x0u, 0x1u, 0x1fffu, 0x7fffu, 0x8000u, 0x8001u, 0xf000u, 0xffffu}) {
+      values.push_back(half_scalar::BitsToFloat(high << 16 | low));
+    }
+  }
+  return values;
+}
+
+TEST(KernelsRoundAndWidenEveryNumberAlike) {
+  const std::vector<float> values = HardToRound();
+  std::vector<uint16_t> all(65536);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  const void* const every = all.data();
+  for (const int32_t half : {TFR_FLOAT16, TFR_BFLOAT16}) {
+    std::vector<uint16_t> want(values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      want[i] = half == TFR_FLOAT16 ? ToFloat16(values[i]).bits
+                                    : ToBFloat16(values[i]).bits;
+    }
+    std::vector<const ReduceTable*> tables = OtherTables();
+    tables.push_back(&GenericReduceTable());
+    for (const ReduceTable* table : tables) {
+      CASE(table->name, ", dtype ", half);
+      std::vector<uint16_t> got(values.size());
+      table->narrow(TFR_FLOAT32, half, 1.0, values.data(), got.data(),
+                    values.size());
+      EXPECT_TRUE(want == got);
+      ReduceSpec spec = Spec(TFR_FLOAT32, TFR_SUM);
+      spec.source_dtype = half;
+      std::vector<float> wide(all.size());
+      table->reduce(spec, &every, 1, wide.data(), all.size());
+      for (size_t i = 0; i < all.size(); ++i) {
+        const uint16_t bits = all[i];
+        const float exact = half == TFR_FLOAT16 ? ToFloat(Float16{bits})
+                                                : ToFloat(BFloat16{bits});
+        ASSERT_TRUE(std::isnan(exact) ? std::isnan(wide[i])
+                                      : half_scalar::FloatToBits(exact) ==
+                                            half_scalar::FloatToBits(wide[i]));
+      }
+    }
+  }
+}
+
+TEST(NarrowMayWriteOverItsInput) {
+  for (const ReduceTable* table : OtherTables()) {
+    std::vector<float> data(1029, 0.5f);
+    table->narrow(TFR_FLOAT32, TFR_FLOAT16, 2.0, data.data(), data.data(),
+                  data.size());
+    std::vector<uint16_t> halves(data.size());
+    std::memcpy(halves.data(), data.data(), 2 * data.size());
+    for (const uint16_t bits : halves) ASSERT_EQ(bits, 0x3c00);
   }
 }
 

@@ -9,6 +9,8 @@
 #define TFR_KERNELS reduce_avx2
 #define TFR_KERNEL_NAME "avx2"
 #define TFR_HALF half_f16c
+#define TFR_VECTOR_BYTES 32
+#define TFR_HALF_VECTORS 1
 #include "custom_ops/core/collectives/reduce_kernels.inc"
 
 namespace tfring {

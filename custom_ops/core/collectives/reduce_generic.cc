@@ -6,6 +6,8 @@
 #define TFR_KERNELS reduce_generic
 #define TFR_KERNEL_NAME "generic"
 #define TFR_HALF half_scalar
+#define TFR_VECTOR_BYTES 16
+#define TFR_HALF_VECTORS 0
 #include "custom_ops/core/collectives/reduce_kernels.inc"
 
 namespace tfring {
