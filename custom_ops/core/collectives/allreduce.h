@@ -11,6 +11,11 @@
 // H hosts: host_reduce.h, along a plan of host_algorithm.h. 2(H-1)/H of the
 // bytes per host, however many ranks it has.
 //
+// With a wire dtype, wide floats are narrowed on the way into the slots, and
+// partial results on the way to other hosts (reduction.h). Inside a host
+// results keep the tensor's dtype: a shared result chunk then takes a smaller
+// chunk of the stream, by the ratio of the widths.
+//
 // The order of reduction depends on the ranks' places, and with other plans
 // between hosts than the direct one on where an element lies in the whole list,
 // never on chunks: the same ranks give the same bits, alike on every rank.
