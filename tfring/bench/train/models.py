@@ -9,7 +9,7 @@ from typing import Any
 NAMES = ("cnn", "mlp", "transformer")
 
 _CLASSES = 10
-_IMAGE = (64, 64, 3)
+_IMAGE = (96, 96, 3)
 _FEATURES = 1024
 _WORDS, _LENGTH, _WIDTH, _HEADS, _BLOCKS = 8192, 64, 256, 4, 2
 
@@ -35,7 +35,7 @@ def recipe(name: str) -> Recipe:
     """Returns the model of that name, one of `NAMES`."""
     return {
         "cnn": Recipe("CNN", 32, _cnn, _images),
-        "mlp": Recipe("MLP", 32, _mlp, _features),
+        "mlp": Recipe("MLP", 256, _mlp, _features),
         "transformer": Recipe("transformer", 16, _transformer, _sentences),
     }[name]
 
