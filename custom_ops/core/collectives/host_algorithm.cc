@@ -20,22 +20,24 @@ int Modulo(int value, int hosts) { return (value % hosts + hosts) % hosts; }
 
 // --- direct -----------------------------------------------------------------
 
+// Each host begins with the next one, so that not all send to the same.
+
 HostPlan DirectReduce(int host, int hosts) {
   HostStep step = {{}, {}, true};
-  for (int h = 0; h < hosts; ++h) {
-    if (h == host) continue;
-    step.sends.push_back({h, h, 1});
-    step.receives.push_back({h, host, 1});
+  for (int i = 1; i < hosts; ++i) {
+    const int to = Modulo(host + i, hosts);
+    step.sends.push_back({to, to, 1});
+    step.receives.push_back({Modulo(host - i, hosts), host, 1});
   }
   return {std::move(step)};
 }
 
 HostPlan DirectSpread(int host, int hosts) {
   HostStep step = {{}, {}, false};
-  for (int h = 0; h < hosts; ++h) {
-    if (h == host) continue;
-    step.sends.push_back({h, host, 1});
-    step.receives.push_back({h, h, 1});
+  for (int i = 1; i < hosts; ++i) {
+    const int from = Modulo(host - i, hosts);
+    step.sends.push_back({Modulo(host + i, hosts), host, 1});
+    step.receives.push_back({from, from, 1});
   }
   return {std::move(step)};
 }

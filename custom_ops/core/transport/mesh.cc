@@ -51,7 +51,9 @@ Status Mesh::Break(Status status) {
 }
 
 Status Mesh::MoveLanes(uint64_t* moved) {
-  for (size_t h = 0; h < hosts_.size(); ++h) {
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    // The next one first, so that not all hosts send to the same.
+    const size_t h = (static_cast<size_t>(host_) + 1 + i) % hosts_.size();
     for (Lane& lane : hosts_[h]) {
       if (lane.wants_out()) {
         TFR_RETURN_IF_ERROR(lane.MoveOut(labels_[h], moved));
