@@ -134,7 +134,7 @@ class Reducer:
         """As `reduce`; some numbers, or None, travel along, uncompressed.
 
         They are in the first bucket; where all gradients are sparse, there is none, and
-        they are a collective of their own.
+        they are a collective of their own, as with a compression that narrows all of a bucket.
 
         Returns:
             The gradients, and the numbers, reduced.
