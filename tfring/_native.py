@@ -59,6 +59,9 @@ class Config(Structure):
         ("spin_us", c_int32),
         ("host_connections", c_int32),
         ("host_algorithm", c_int32),
+        ("depth", c_int32),
+        ("copy_threads", c_int32),
+        ("direct_bytes", c_int64),
     ]
 
 

@@ -83,6 +83,22 @@ def _connections(value: Any) -> int:
     return int(value)
 
 
+def _depth(value: Any) -> int:
+    if _count(value) > 64:
+        raise ValueError("must be at most 64 chunks")
+    return int(value)
+
+
+def _direct(value: Any) -> int:
+    return -1 if int(value) == -1 else _count(value)
+
+
+def _copy_threads(value: Any) -> int:
+    if _count(value) > 64:
+        raise ValueError("must be at most 64 threads")
+    return int(value)
+
+
 def _switch(value: Any) -> bool:
     words = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
     word = str(value).lower()
@@ -167,6 +183,28 @@ SETTINGS: tuple[Setting, ...] = (
         0,
         _chunk,
         "Bytes of a staging chunk; 0: chosen by the engine.",
+    ),
+    Setting(
+        "chunk_depth",
+        ("TFRING_CHUNK_DEPTH",),
+        0,
+        _depth,
+        "Staging chunks of each rank inside a host; 0: chosen by the engine.",
+    ),
+    Setting(
+        "direct_bytes",
+        ("TFRING_DIRECT_BYTES",),
+        -1,
+        _direct,
+        "Inside a host, up to this many bytes every rank reduces all, of more its share; "
+        "-1: chosen by the engine.",
+    ),
+    Setting(
+        "copy_threads",
+        ("TFRING_COPY_THREADS",),
+        0,
+        _copy_threads,
+        "Threads of each rank that move and reduce data; 0: chosen by the engine.",
     ),
     Setting(
         "spin_us",
@@ -332,6 +370,9 @@ class Settings:
     shared_memory: bool
     dynamic_process_sets: bool
     chunk_bytes: int
+    chunk_depth: int
+    direct_bytes: int
+    copy_threads: int
     spin_us: int
     host_connections: int
     host_algorithm: str

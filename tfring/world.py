@@ -462,6 +462,9 @@ def _config(
         spin_us=settings.spin_us,
         host_connections=settings.host_connections,
         host_algorithm=_settings.HOST_ALGORITHMS.index(settings.host_algorithm),
+        depth=settings.chunk_depth,
+        copy_threads=settings.copy_threads,
+        direct_bytes=settings.direct_bytes,
     )
 
 

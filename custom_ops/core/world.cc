@@ -53,11 +53,16 @@ BootstrapOptions BootstrapOptionsOf(const tfr_config& config) {
   options.session = TextOf(config.session);
   options.interfaces = TextOf(config.interfaces);
   options.start_timeout_s = config.start_timeout_s;
-  options.chunk_bytes = config.chunk_bytes;
   options.shared_memory = config.shared_memory != 0;
-  options.spin_us = config.spin_us;
   options.links.connections = config.host_connections;
   options.links.algorithm = config.host_algorithm;
+  options.memory.chunk_bytes = config.chunk_bytes;
+  options.memory.depth = static_cast<uint64_t>(std::max(config.depth, 0));
+  options.memory.direct_bytes = config.direct_bytes;
+  options.memory.copy_threads = std::max(config.copy_threads, 0);
+  if (config.spin_us >= 0) {
+    options.memory.spin_ns = config.spin_us * int64_t{1000};
+  }
   return options;
 }
 

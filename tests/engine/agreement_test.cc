@@ -36,7 +36,7 @@ void LockAnd(int signal, const std::string& place) {
   int fd = -1;
   std::istringstream(place) >> pid >> fd;
   SharedMemory memory;
-  EXPECT_OK(SharedMemory::Open(pid, fd, Agreement::Bytes(2), &memory));
+  EXPECT_OK(SharedMemory::Open(pid, fd, &memory));
   Agreement agreement(memory.data(), 2);
   Arrival arrival;
   EXPECT_OK(agreement.Arrive(7, 1, true, &arrival));

@@ -31,11 +31,11 @@ class Alone {
       : members_(tfring::MembersOf(0, {"here"}, {"here"})) {
     LocalGroupShape shape;
     shape.agreement_bytes = Agreement::Bytes(1);
-    shape.chunk_bytes = 64;
+    shape.tuning.chunk_bytes = 64;
+    shape.tuning.depth = 1;
     SharedMemory memory;
     EXPECT_OK(SharedMemory::Create(shape.TotalBytes(), &memory));
-    local_ =
-        std::make_unique<LocalGroup>(std::move(memory), shape, 0, 0, false);
+    local_ = std::make_unique<LocalGroup>(std::move(memory), shape, 0, false);
     local_->Initialize();
     Agreement(local_->agreement(), 1).Initialize();
     group_ = std::make_unique<Group>(&members_, local_.get(), nullptr,

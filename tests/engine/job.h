@@ -26,6 +26,9 @@ struct JobOptions {
   uint64_t chunk_bytes = 0;
   int32_t host_connections = 0;
   int32_t host_algorithm = TFR_HOSTS_AUTO;
+  int depth = 0;
+  int copy_threads = 0;
+  int64_t direct_bytes = -1;
   std::string faults;
 };
 
@@ -49,6 +52,9 @@ inline tfr_config ConfigOf(const JobOptions& options, int rank,
   config.spin_us = -1;
   config.host_connections = options.host_connections;
   config.host_algorithm = options.host_algorithm;
+  config.depth = options.depth;
+  config.copy_threads = options.copy_threads;
+  config.direct_bytes = options.direct_bytes;
   return config;
 }
 

@@ -1,13 +1,29 @@
 #include "custom_ops/core/collectives/allreduce.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
 #include "custom_ops/core/collectives/allreduce_hosts.h"
 #include "custom_ops/core/collectives/allreduce_job.h"
+#include "custom_ops/core/common/copy.h"
 
 namespace tfring {
+namespace {
+
+// What is copied to the output while the first-level cache still holds it.
+constexpr uint64_t kBlockBytes = 16 * 1024;
+
+// The bytes of `part` before and behind those of `hole`.
+Range Before(const Range& part, const Range& hole) {
+  return {part.begin, std::clamp(hole.begin, part.begin, part.end)};
+}
+Range Behind(const Range& part, const Range& hole) {
+  return {std::clamp(hole.end, part.begin, part.end), part.end};
+}
+
+}  // namespace
 
 AllreduceJob::AllreduceJob(DataPlane* plane, const Operation& operation)
     : plane_(plane),
@@ -17,6 +33,7 @@ AllreduceJob::AllreduceJob(DataPlane* plane, const Operation& operation)
   stream_.Reserve(operation.tensors.size());
   for (const OperationTensor& tensor : operation.tensors) {
     stream_.Add(tensor.staged_bytes());
+    narrows_ = narrows_ || tensor.is_narrowed();
     result_growth_ = std::max(
         result_growth_, tensor.element_bytes / tensor.staged_element_bytes);
   }
@@ -38,86 +55,134 @@ void AllreduceJob::Stage(const OperationTensor& tensor, uint64_t first,
     return Narrow(tensor.dtype, tensor.staged_dtype, operation_.prescale, from,
                   to, count);
   }
-  std::memcpy(to, from, count * tensor.element_bytes);
+  CopyBytes(to, from, count * tensor.element_bytes);
 }
 
-uint64_t AllreduceJob::ResultAt(const Range& chunk,
-                                const OperationTensor& tensor, uint64_t offset,
-                                uint64_t at) const {
-  const uint64_t first = std::max(chunk.begin, at - offset);
-  return (first - chunk.begin) * result_growth_ +
+uint64_t AllreduceJob::ResultAt(uint64_t begin, const OperationTensor& tensor,
+                                uint64_t offset, uint64_t at) const {
+  const uint64_t first = std::max(begin, at - offset);
+  return (first - begin) * result_growth_ +
          (at - first) / tensor.staged_element_bytes * tensor.element_bytes;
 }
 
-Status AllreduceJob::CopyIn(uint64_t step, uint64_t chunk) {
-  const Range range = RangeOf(step);
+void AllreduceJob::CopyInRange(const Range& range, uint64_t begin,
+                               uint64_t chunk) const {
   LocalGroup& local = plane_->local();
   char* slot = local.slot(local.local_rank(), chunk);
-  stream_.ForRange(range.begin, active_ ? range.end : range.begin,
+  stream_.ForRange(range.begin, range.end,
                    [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
                      const OperationTensor& tensor = operation_.tensors[t];
                      const uint64_t element = tensor.staged_element_bytes;
                      Stage(tensor, offset / element, bytes / element,
-                           slot + (at - range.begin));
+                           slot + (at - begin));
                    });
+}
+
+void AllreduceJob::CopyOutRange(const Range& range, uint64_t begin,
+                                uint64_t chunk) const {
+  const char* result = plane_->local().result(chunk);
+  stream_.ForRange(range.begin, range.end,
+                   [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+                     const OperationTensor& tensor = operation_.tensors[t];
+                     const uint64_t element = tensor.staged_element_bytes;
+                     const uint64_t wide = tensor.element_bytes;
+                     CopyBytes(tensor.output + offset / element * wide,
+                               result + ResultAt(begin, tensor, offset, at),
+                               bytes / element * wide);
+                   });
+}
+
+void AllreduceJob::ReduceRange(const Range& range, uint64_t begin,
+                               uint64_t chunk, char* result) const {
+  std::array<const void*, kMaxLocalRanks> sources;
+  stream_.ForRange(
+      range.begin, range.end,
+      [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
+        const OperationTensor& tensor = operation_.tensors[t];
+        const uint64_t count = bytes / tensor.staged_element_bytes;
+        // The own input is as good as the slot, and nearer, unless it was
+        // rounded on its way into the slot.
+        const bool nearer = active_ && !tensor.is_narrowed();
+        reduction_.ListSources(chunk, at - begin,
+                               nearer ? tensor.input + offset : nullptr,
+                               sources.data());
+        const uint64_t first = offset / tensor.staged_element_bytes;
+        char* to = result == nullptr
+                       ? tensor.output + first * tensor.element_bytes
+                       : result + ResultAt(begin, tensor, offset, at);
+        Reduce(reduction_.SpecOf(t), sources.data(), reduction_.source_count(),
+               to, count);
+      });
+}
+
+Status AllreduceJob::CopyIn(uint64_t step, uint64_t chunk) {
+  const Range range = RangeOf(step);
+  if (active_) {
+    plane_->ForParts(range, [&](const Range& part) {
+      CopyInRange(part, range.begin, chunk);
+    });
+  }
   plane_->Advance(&RankState::staged, chunk + 1);
   return Status::Ok();
 }
 
 Status AllreduceJob::ReduceDirectly(uint64_t step, uint64_t chunk) {
-  TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
   const Range range = RangeOf(step);
-  stream_.ForRange(
-      range.begin, active_ ? range.end : range.begin,
-      [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-        const OperationTensor& tensor = operation_.tensors[t];
-        const uint64_t place = at - range.begin;
-        const uint64_t first = offset / tensor.staged_element_bytes;
-        Reduce(reduction_.SpecOf(t),
-               tensor.is_narrowed()
-                   ? reduction_.SourcesAt(chunk, place)
-                   : reduction_.SourcesAt(chunk, place, tensor.input + offset),
-               reduction_.source_count(),
-               tensor.output + first * tensor.element_bytes,
-               bytes / tensor.staged_element_bytes);
-      });
+  if (active_) {
+    plane_->ForParts(range, [&](const Range& part) {
+      ReduceRange(part, range.begin, chunk, nullptr);
+    });
+  }
   plane_->Advance(&RankState::taken, chunk + 1);
+  return Status::Ok();
+}
+
+Range AllreduceJob::ShareOf(const Range& range) const {
+  const auto rank = static_cast<uint64_t>(plane_->local().local_rank());
+  const auto parts = static_cast<uint64_t>(plane_->local().local_size());
+  return {ShareBegin(range.begin, range.end, rank, parts),
+          ShareBegin(range.begin, range.end, rank + 1, parts)};
+}
+
+Status AllreduceJob::CopyInForOthers(uint64_t step, uint64_t chunk) {
+  const Range range = RangeOf(step);
+  const Range own = narrows_ ? Range{range.end, range.end} : ShareOf(range);
+  if (active_) {
+    plane_->ForParts(range, [&](const Range& part) {
+      CopyInRange(Before(part, own), range.begin, chunk);
+      CopyInRange(Behind(part, own), range.begin, chunk);
+    });
+  }
+  plane_->Advance(&RankState::staged, chunk + 1);
   return Status::Ok();
 }
 
 Status AllreduceJob::ReduceShare(uint64_t step, uint64_t chunk) {
-  TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
   const Range range = RangeOf(step);
-  const auto rank = static_cast<uint64_t>(plane_->local().local_rank());
-  const auto parts = static_cast<uint64_t>(plane_->local().local_size());
+  const Range own = ShareOf(range);
   char* result = plane_->local().result(chunk);
-  stream_.ForRange(ShareBegin(range.begin, range.end, rank, parts),
-                   ShareBegin(range.begin, range.end, rank + 1, parts),
-                   [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-                     const OperationTensor& tensor = operation_.tensors[t];
-                     Reduce(reduction_.SpecOf(t),
-                            reduction_.SourcesAt(chunk, at - range.begin),
-                            reduction_.source_count(),
-                            result + ResultAt(range, tensor, offset, at),
-                            bytes / tensor.staged_element_bytes);
-                   });
+  plane_->ForParts(own, [&](const Range& part) {
+    for (uint64_t at = part.begin; at < part.end; at += kBlockBytes) {
+      const Range block = {at, std::min(part.end, at + kBlockBytes)};
+      ReduceRange(block, range.begin, chunk, result);
+      if (active_) CopyOutRange(block, range.begin, chunk);
+    }
+  });
   plane_->Advance(&RankState::reduced, chunk + 1);
   return Status::Ok();
 }
 
-void AllreduceJob::CopyOut(uint64_t step, uint64_t chunk) {
+Status AllreduceJob::CopyOutOfOthers(uint64_t step, uint64_t chunk) {
   const Range range = RangeOf(step);
-  const char* result = plane_->local().result(chunk);
-  stream_.ForRange(range.begin, active_ ? range.end : range.begin,
-                   [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-                     const OperationTensor& tensor = operation_.tensors[t];
-                     const uint64_t element = tensor.staged_element_bytes;
-                     const uint64_t wide = tensor.element_bytes;
-                     std::memcpy(tensor.output + offset / element * wide,
-                                 result + ResultAt(range, tensor, offset, at),
-                                 bytes / element * wide);
-                   });
+  const Range own = ShareOf(range);
+  if (active_) {
+    plane_->ForParts(range, [&](const Range& part) {
+      CopyOutRange(Before(part, own), range.begin, chunk);
+      CopyOutRange(Behind(part, own), range.begin, chunk);
+    });
+  }
   plane_->Advance(&RankState::taken, chunk + 1);
+  return Status::Ok();
 }
 
 void AllreduceJob::ReduceAlone() {
@@ -144,34 +209,30 @@ void AllreduceJob::ReduceAlone() {
 namespace {
 
 Status AllreduceDirect(DataPlane* plane, AllreduceJob* job) {
-  return plane->RunPipeline(job->steps(),
-                            {[job](uint64_t step, uint64_t chunk) {
-                               return job->CopyIn(step, chunk);
-                             },
-                             [job](uint64_t step, uint64_t chunk) {
-                               return job->ReduceDirectly(step, chunk);
-                             }});
+  return plane->RunHere(
+      job->steps(),
+      {{nullptr, [job](uint64_t step,
+                       uint64_t chunk) { return job->CopyIn(step, chunk); }},
+       {&RankState::staged, [job](uint64_t step, uint64_t chunk) {
+          return job->ReduceDirectly(step, chunk);
+        }}});
 }
 
 Status AllreduceShared(DataPlane* plane, AllreduceJob* job) {
-  return plane->RunPipeline(
+  return plane->RunHere(
       job->steps(),
-      {[job](uint64_t step, uint64_t chunk) {
-         return job->CopyIn(step, chunk);
-       },
-       [job](uint64_t step, uint64_t chunk) {
-         return job->ReduceShare(step, chunk);
-       },
-       [job, plane](uint64_t step, uint64_t chunk) {
-         TFR_RETURN_IF_ERROR(plane->AwaitAll(&RankState::reduced, chunk + 1));
-         job->CopyOut(step, chunk);
-         return Status::Ok();
-       }});
+      {{nullptr,
+        [job](uint64_t step, uint64_t chunk) {
+          return job->CopyInForOthers(step, chunk);
+        }},
+       {&RankState::staged,
+        [job](uint64_t step, uint64_t chunk) {
+          return job->ReduceShare(step, chunk);
+        }},
+       {&RankState::reduced, [job](uint64_t step, uint64_t chunk) {
+          return job->CopyOutOfOthers(step, chunk);
+        }}});
 }
-
-// Above this, reading every slot on every rank costs more than a second wait.
-constexpr uint64_t kDirectBytes = 16 * 1024;
-constexpr int kDirectRanks = 2;
 
 }  // namespace
 
@@ -184,8 +245,7 @@ Status Allreduce(DataPlane* plane, const Operation& operation) {
     job.ReduceAlone();
     return Status::Ok();
   }
-  if (plane->members().size <= kDirectRanks ||
-      job.stream_bytes() <= kDirectBytes) {
+  if (job.stream_bytes() <= plane->local().direct_bytes()) {
     return AllreduceDirect(plane, &job);
   }
   return AllreduceShared(plane, &job);

@@ -22,9 +22,11 @@ class AllreduceJob {
 
   Status CopyIn(uint64_t step, uint64_t chunk);
   Status ReduceDirectly(uint64_t step, uint64_t chunk);
+  // Where each rank reduces a share for all. The own share goes from the input,
+  // as good as the slot, to the output without a detour.
+  Status CopyInForOthers(uint64_t step, uint64_t chunk);
   Status ReduceShare(uint64_t step, uint64_t chunk);
-  // The caller has seen that the result is complete.
-  void CopyOut(uint64_t step, uint64_t chunk);
+  Status CopyOutOfOthers(uint64_t step, uint64_t chunk);
   // A world of one.
   void ReduceAlone();
 
@@ -35,9 +37,16 @@ class AllreduceJob {
   // Where in a result chunk a piece lies that is staged at `at` of the stream.
   // The tensor's part of the chunk begins where all of it grown by
   // `result_growth_` would, and is without gaps.
-  uint64_t ResultAt(const Range& chunk, const OperationTensor& tensor,
+  uint64_t ResultAt(uint64_t begin, const OperationTensor& tensor,
                     uint64_t offset, uint64_t at) const;
   uint64_t step_bytes() const { return plane_->chunk_bytes() / result_growth_; }
+  Range ShareOf(const Range& range) const;
+  // Some of the stream's bytes; the chunk starts at `begin`.
+  void CopyInRange(const Range& range, uint64_t begin, uint64_t chunk) const;
+  void CopyOutRange(const Range& range, uint64_t begin, uint64_t chunk) const;
+  // ... into results, or into outputs if `result` is null.
+  void ReduceRange(const Range& range, uint64_t begin, uint64_t chunk,
+                   char* result) const;
 
   DataPlane* const plane_;
   const Operation& operation_;
@@ -46,7 +55,8 @@ class AllreduceJob {
   // Bytes of a result for each byte that is staged: results are never rounded
   // on their way through a host.
   uint64_t result_growth_ = 1;
-  const bool active_;  // a rank that has joined neither gives nor takes
+  bool narrows_ = false;  // some tensors are rounded on the way into slots
+  const bool active_;     // a rank that has joined neither gives nor takes
 };
 
 }  // namespace tfring

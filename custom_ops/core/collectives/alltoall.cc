@@ -9,6 +9,7 @@
 #include "custom_ops/core/collectives/gather.h"
 #include "custom_ops/core/collectives/outputs.h"
 #include "custom_ops/core/collectives/stream.h"
+#include "custom_ops/core/common/copy.h"
 
 namespace tfring {
 namespace {
@@ -122,8 +123,8 @@ class AlltoallJob {
     for (size_t t = 0; t < outputs_.size(); ++t) {
       const uint64_t bytes = Bytes(me_, t, me_);
       if (bytes == 0) continue;
-      std::memcpy(outputs_[t] + gets_[me_].begins[t],
-                  operation_.tensors[t].input + sends_[me_].begins[t], bytes);
+      CopyBytes(outputs_[t] + gets_[me_].begins[t],
+                operation_.tensors[t].input + sends_[me_].begins[t], bytes);
     }
   }
 
@@ -153,9 +154,9 @@ class AlltoallJob {
     parcel.stream.ForRange(
         begin, end,
         [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-          std::memcpy(place + (at - begin),
-                      operation_.tensors[t].input + parcel.begins[t] + offset,
-                      bytes);
+          CopyBytes(place + (at - begin),
+                    operation_.tensors[t].input + parcel.begins[t] + offset,
+                    bytes);
         });
   }
 
@@ -164,8 +165,8 @@ class AlltoallJob {
     parcel.stream.ForRange(
         begin, end,
         [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-          std::memcpy(outputs_[t] + parcel.begins[t] + offset,
-                      place + (at - begin), bytes);
+          CopyBytes(outputs_[t] + parcel.begins[t] + offset,
+                    place + (at - begin), bytes);
         });
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "custom_ops/core/collectives/here_pipeline.h"
 #include "custom_ops/core/collectives/stream.h"
 
 namespace tfring {
@@ -26,7 +27,8 @@ DataPlane::DataPlane(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       mesh_(mesh),
       failure_(failure),
       faults_(faults),
-      fail_after_s_(fail_after_s) {}
+      fail_after_s_(fail_after_s),
+      pool_(local->copy_threads()) {}
 
 uint64_t DataPlane::meeting_chunk_bytes() const {
   const auto size = static_cast<uint64_t>(members_->size);
@@ -70,33 +72,51 @@ Status DataPlane::RunPipeline(uint64_t steps,
   return Status::Ok();
 }
 
+Status DataPlane::RunHere(uint64_t steps,
+                          std::initializer_list<HereStage> stages) {
+  const uint64_t first = next_chunk_;
+  next_chunk_ += steps;
+  HerePipeline pipeline(local_, stages, steps, first);
+  while (!pipeline.done()) {
+    const int next = pipeline.Next();
+    if (next < 0) {
+      TFR_RETURN_IF_ERROR(AwaitAny(pipeline.missing(), kAll));
+      continue;
+    }
+    const uint64_t step = pipeline.Take(next);
+    TFR_RETURN_IF_ERROR(stages.begin()[next].run(step, first + step));
+    if (next == 0) faults_->AtChunk(index_, step);
+  }
+  return Status::Ok();
+}
+
 Status DataPlane::Await(int local, Counter RankState::* counter,
                         uint64_t value) {
-  Counter& watched = local_->state(local).*counter;
-  if (watched.load(std::memory_order_acquire) >= value) return Status::Ok();
-  const auto ready = [&watched, value] {
-    return watched.load(std::memory_order_seq_cst) >= value;
-  };
+  Goals goals;
+  goals.Add({counter, value});
+  return AwaitAny(goals, local);
+}
+
+Status DataPlane::AwaitAll(Counter RankState::* counter, uint64_t value) {
+  return Await(kAll, counter, value);
+}
+
+Status DataPlane::AwaitAny(const Goals& goals, int of) {
+  if (local_->Reached(goals, of)) return Status::Ok();
   const auto interrupted = [this] { return failure_->Stops(index_); };
-  switch (local_->Wait(ready, interrupted, FailDeadline(fail_after_s_))) {
+  const Deadline deadline = FailDeadline(fail_after_s_);
+  switch (local_->WaitFor(goals, of, interrupted, deadline)) {
     case WaitOutcome::kReady:
       return Status::Ok();
     case WaitOutcome::kInterrupted:
       return failure_->status();
     default:
+      const int rank = of == kAll ? local_->Slowest() : of;
       return DeadlineExceeded(
           StrCat("rank ",
-                 members_->RankAt(members_->here()[static_cast<size_t>(local)]),
+                 members_->RankAt(members_->here()[static_cast<size_t>(rank)]),
                  " stopped in the middle of it for ", fail_after_s_, " s"));
   }
-}
-
-Status DataPlane::AwaitAll(Counter RankState::* counter, uint64_t value) {
-  for (int p = 0; p < local_->local_size(); ++p) {
-    if (p == local_->local_rank()) continue;
-    TFR_RETURN_IF_ERROR(Await(p, counter, value));
-  }
-  return Status::Ok();
 }
 
 Status DataPlane::RunOverHosts(uint64_t steps, std::vector<Stage> before,

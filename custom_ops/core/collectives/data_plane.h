@@ -9,11 +9,14 @@
 #define TFRING_CORE_COLLECTIVES_DATA_PLANE_H_
 
 #include <cstdint>
-#include <functional>
+#include <initializer_list>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "custom_ops/core/collectives/stage.h"
+#include "custom_ops/core/collectives/stream.h"
+#include "custom_ops/core/common/copy_pool.h"
 #include "custom_ops/core/common/members.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/schedule/failure.h"
@@ -60,9 +63,7 @@ class DataPlane {
     return members_->size - static_cast<int>(joined_.size());
   }
 
-  // A step of a pipeline: handles the collective's `step`-th chunk, whose
-  // number in the group is `chunk`.
-  using Stage = std::function<Status(uint64_t step, uint64_t chunk)>;
+  using Stage = tfring::Stage;
   // Pushes `steps` chunks through the stages: while chunk i is in the first
   // stage, chunk i-1 is in the second, and so on. A place is free for the
   // first stage once all local ranks have taken its former chunk.
@@ -72,6 +73,9 @@ class DataPlane {
   // for it. As many chunks lie between them as there is room for.
   Status RunOverHosts(uint64_t steps, std::vector<Stage> before,
                       const std::vector<Stage>& after);
+  // Inside one host, in whatever order the other ranks allow: see
+  // here_pipeline.h.
+  Status RunHere(uint64_t steps, std::initializer_list<HereStage> stages);
   // ... those of a collective that only moves bytes: `mover` has steps(),
   // CopyIn, PostExchange, AwaitExchange (left out on one host) and CopyOut.
   template <typename Mover>
@@ -91,7 +95,22 @@ class DataPlane {
     if (members_->host_count() > 1) {
       return RunOverHosts(mover->steps(), {copy_in, post}, {await, copy_out});
     }
-    return RunPipeline(mover->steps(), {copy_in, copy_out});
+    return RunHere(mover->steps(),
+                   {{nullptr, copy_in}, {&RankState::staged, copy_out}});
+  }
+
+  // Calls f(part) for parts of a range of bytes that is passed over, on several
+  // threads where this rank has them and the range is worth it.
+  template <typename F>
+  void ForParts(const Range& range, F&& f) {
+    const uint64_t bytes = range.end - range.begin;
+    const auto parts = static_cast<uint64_t>(pool_.threads());
+    if (parts == 1 || bytes < parts * kLeastPart) return f(range);
+    pool_.Run([&](int part) {
+      const auto p = static_cast<uint64_t>(part);
+      f(Range{ShareBegin(range.begin, range.end, p, parts),
+              ShareBegin(range.begin, range.end, p + 1, parts)});
+    });
   }
 
   // Waits until a local rank's counter is at least `value`.
@@ -123,6 +142,10 @@ class DataPlane {
   static uint64_t TagOf(uint64_t chunk, uint64_t step) {
     return ((chunk + 1) << kStepBits) + step;
   }
+  // Telling another thread costs as much as passing over this many bytes.
+  static constexpr uint64_t kLeastPart = 16 * 1024;
+
+  Status AwaitAny(const Goals& goals, int of);
 
   const GroupMembers* const members_;
   LocalGroup* const local_;
@@ -131,6 +154,7 @@ class DataPlane {
   Faults* const faults_;
   const double fail_after_s_;
   int32_t host_algorithm_ = 0;
+  CopyPool pool_;
   uint64_t index_ = 0;
   std::set<int> joined_;
   uint64_t next_chunk_ = 0;

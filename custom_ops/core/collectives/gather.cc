@@ -6,6 +6,7 @@
 #include "custom_ops/core/collectives/host_transfers.h"
 #include "custom_ops/core/collectives/outputs.h"
 #include "custom_ops/core/collectives/stream.h"
+#include "custom_ops/core/common/copy.h"
 
 namespace tfring {
 namespace {
@@ -114,8 +115,8 @@ std::function<void(uint64_t, uint64_t, char*)> InputReader(
     stream.ForRange(
         begin, end,
         [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-          std::memcpy(to + (at - begin), operation.tensors[t].input + offset,
-                      bytes);
+          CopyBytes(to + (at - begin), operation.tensors[t].input + offset,
+                    bytes);
         });
   };
 }
@@ -227,16 +228,16 @@ Status Allgather(DataPlane* plane, const Operation& operation) {
     layout.streams[r].ForRange(
         begin, end,
         [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-          std::memcpy(layout.outputs[t] + layout.begins[r][t] + offset,
-                      from + (at - begin), bytes);
+          CopyBytes(layout.outputs[t] + layout.begins[r][t] + offset,
+                    from + (at - begin), bytes);
         });
   };
   if (placed.ok()) {
     for (size_t t = 0; t < operation.tensors.size(); ++t) {
       const OperationTensor& tensor = operation.tensors[t];
       if (tensor.bytes == 0) continue;
-      std::memcpy(layout.outputs[t] + layout.begins[me][t], tensor.input,
-                  tensor.bytes);
+      CopyBytes(layout.outputs[t] + layout.begins[me][t], tensor.input,
+                tensor.bytes);
     }
   }
   TFR_RETURN_IF_ERROR(Gather(plane, job));
@@ -254,15 +255,15 @@ Status Broadcast(DataPlane* plane, const Operation& operation) {
     stream.ForRange(
         begin, end,
         [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-          std::memcpy(operation.tensors[t].output + offset, from + (at - begin),
-                      bytes);
+          CopyBytes(operation.tensors[t].output + offset, from + (at - begin),
+                    bytes);
         });
   };
   TFR_RETURN_IF_ERROR(Gather(plane, job));
   if (me != operation.root_place) return Status::Ok();
   for (const OperationTensor& tensor : operation.tensors) {
     if (tensor.output != tensor.input && tensor.bytes > 0) {
-      std::memcpy(tensor.output, tensor.input, tensor.bytes);
+      CopyBytes(tensor.output, tensor.input, tensor.bytes);
     }
   }
   return Status::Ok();

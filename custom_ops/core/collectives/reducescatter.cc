@@ -9,6 +9,7 @@
 #include "custom_ops/core/collectives/partition.h"
 #include "custom_ops/core/collectives/reduction.h"
 #include "custom_ops/core/collectives/stream.h"
+#include "custom_ops/core/common/copy.h"
 
 namespace tfring {
 namespace {
@@ -66,7 +67,7 @@ class ReducescatterJob {
     for (const int place : order_) {
       if (place == members_.rank) continue;
       ForPart(place, step, [&](const Piece& piece) {
-        std::memcpy(slot + piece.at, Input(piece), piece.bytes);
+        CopyBytes(slot + piece.at, Input(piece), piece.bytes);
       });
     }
     plane_->Advance(&RankState::staged, chunk + 1);
@@ -74,7 +75,6 @@ class ReducescatterJob {
   }
 
   Status ReduceOwnPart(uint64_t step, uint64_t chunk) {
-    TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
     ForOwnPart(step, [&](const Piece& piece) {
       Reduce(reduction_.SpecOf(piece.tensor),
              reduction_.SourcesAt(chunk, piece.at, Input(piece)),
@@ -182,13 +182,13 @@ class ReducescatterJob {
 };
 
 Status ReducescatterHere(DataPlane* plane, ReducescatterJob* job) {
-  return plane->RunPipeline(job->steps(),
-                            {[job](uint64_t step, uint64_t chunk) {
-                               return job->CopyIn(step, chunk);
-                             },
-                             [job](uint64_t step, uint64_t chunk) {
-                               return job->ReduceOwnPart(step, chunk);
-                             }});
+  return plane->RunHere(
+      job->steps(),
+      {{nullptr, [job](uint64_t step,
+                       uint64_t chunk) { return job->CopyIn(step, chunk); }},
+       {&RankState::staged, [job](uint64_t step, uint64_t chunk) {
+          return job->ReduceOwnPart(step, chunk);
+        }}});
 }
 
 Status ReducescatterHosts(DataPlane* plane, const Operation& operation,

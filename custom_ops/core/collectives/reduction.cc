@@ -90,6 +90,15 @@ void Reduction::Deliver(size_t tensor, const void* staged, void* out,
   Reduce(spec, &staged, 1, out, count);
 }
 
+void Reduction::ListSources(uint64_t chunk, uint64_t offset, const char* own,
+                            const void** sources) const {
+  const LocalGroup& local = plane_->local();
+  for (size_t p = 0; p < locals_.size(); ++p) {
+    const bool is_own = own != nullptr && locals_[p] == local.local_rank();
+    sources[p] = is_own ? own : local.slot(locals_[p], chunk) + offset;
+  }
+}
+
 const void* const* Reduction::SourcesAt(uint64_t chunk, uint64_t offset) {
   for (size_t p = 0; p < sources_.size(); ++p) {
     sources_[p] = plane_->local().slot(locals_[p], chunk) + offset;

@@ -38,6 +38,10 @@ class Reduction {
 
   // How many sources this host has: ranks that have not joined.
   int source_count() const { return static_cast<int>(sources_.size()); }
+  // Lists where they are that were staged at `offset` of the chunk; unless it
+  // is null, `own` is as good as this rank's slot, and nearer.
+  void ListSources(uint64_t chunk, uint64_t offset, const char* own,
+                   const void** sources) const;
   // Where they are that were staged at `offset` of the chunk. Valid until the
   // next call.
   const void* const* SourcesAt(uint64_t chunk, uint64_t offset);

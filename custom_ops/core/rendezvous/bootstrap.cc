@@ -126,7 +126,7 @@ class Bootstrapper {
     Card card;
     card.name = options_.host.empty() ? MachineName() : options_.host;
     card.key = HostKey(card.name);
-    card.chunk_bytes = options_.chunk_bytes;
+    card.chunk_bytes = options_.memory.chunk_bytes;
     card.shared_memory = options_.shared_memory;
     card.links = options_.links;
     if (card.links.connections == 0) card.links.connections = kConnections;
@@ -174,10 +174,10 @@ class Bootstrapper {
 
   Status JoinLocalMemory() {
     const GroupMembers& members = out_.members;
-    out_.later.memory =
-        ChooseMemoryOptions(cards_.front().chunk_bytes, options_.spin_us,
-                            out_.identity.here().size());
-    const MemoryOptions& memory = out_.later.memory;
+    MemoryOptions& memory = out_.later.memory;
+    memory = options_.memory;
+    memory.chunk_bytes = cards_.front().chunk_bytes;
+    FitToProcessors(out_.identity.here().size(), &memory);
     const std::string key = Key(StrCat("memory/", members.host));
     if (members.leads()) {
       MemoryPlace place;

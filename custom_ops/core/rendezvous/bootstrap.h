@@ -38,9 +38,8 @@ struct BootstrapOptions {
   std::string session;
   std::string interfaces;
   double start_timeout_s = 30;
-  uint64_t chunk_bytes = 0;   // 0 = chosen
   bool shared_memory = true;  // rank 0's word counts for all
-  int spin_us = -1;           // -1 = chosen
+  MemoryOptions memory;       // rank 0's chunk_bytes count for all
   LinkOptions links;          // rank 0's word counts for all
 };
 

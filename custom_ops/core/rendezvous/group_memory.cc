@@ -9,24 +9,18 @@
 
 #include "custom_ops/core/common/sha256.h"
 #include "custom_ops/core/schedule/agreement.h"
+#include "custom_ops/core/transport/tuning.h"
 
 namespace tfring {
 namespace {
 
-// A chunk of every rank stays inside a second-level cache of 1 MiB together
-// with what it is reduced into; `tfring.bench` compares sizes.
-constexpr uint64_t kLocalChunkBytes = 256 * 1024;
 // Between hosts: up to five of these are under way, more than a link of
-// 10 Gbit/s holds in 1 ms, and they still stay in the cache.
+// 10 Gbit/s holds in 1 ms, and they still stay in the cache. All hosts must cut
+// alike, so nothing is measured.
 constexpr uint64_t kHostsChunkBytes = 256 * 1024;
-constexpr uint64_t kDepth = 4;
 constexpr uint64_t kHostsDepth = 8;
-// Looking for this long costs less than one sleep and wake-up.
-constexpr int64_t kSpinNs = 50 * 1000;
-// With more ranks than processors a spin takes the processor from the rank
-// that is waited for.
-constexpr int64_t kCrowdedSpinNs = 5 * 1000;
 
+// Of memory that this rank makes.
 Status ShapeOf(const GroupMembers& members, const MemoryOptions& options,
                LocalGroupShape* shape) {
   shape->local_size = static_cast<int>(members.here().size());
@@ -36,13 +30,22 @@ Status ShapeOf(const GroupMembers& members, const MemoryOptions& options,
                " ranks can share a host. Received: ", shape->local_size));
   }
   shape->agreement_bytes = Agreement::Bytes(shape->local_size);
-  shape->depth = members.host_count() > 1 ? kHostsDepth : kDepth;
-  shape->chunk_bytes = options.chunk_bytes;
-  if (shape->chunk_bytes == 0) {
-    shape->chunk_bytes =
-        members.host_count() > 1 ? kHostsChunkBytes : kLocalChunkBytes;
+  Tuning& tuning = shape->tuning;
+  const bool alone = members.size == 1;  // nothing to choose for
+  tuning = ChooseTuning(alone ? MachineCosts() : MeasuredCosts(),
+                        shape->local_size, options.crowded);
+  if (members.host_count() > 1) {
+    tuning.chunk_bytes = kHostsChunkBytes;
+    tuning.depth = kHostsDepth;
+  } else if (options.depth > 0) {
+    tuning.depth = options.depth;
   }
-  shape->chunk_bytes = std::max<uint64_t>(shape->chunk_bytes / 64 * 64, 64);
+  if (options.chunk_bytes > 0) tuning.chunk_bytes = options.chunk_bytes;
+  tuning.chunk_bytes = std::max<uint64_t>(tuning.chunk_bytes / 64 * 64, 64);
+  if (options.direct_bytes >= 0) {
+    tuning.direct_bytes = static_cast<uint64_t>(options.direct_bytes);
+  }
+  if (options.spin_ns >= 0) tuning.spin_ns = options.spin_ns;
   shape->remote_chunks =
       static_cast<uint64_t>(members.size - shape->local_size);
   return Status::Ok();
@@ -53,8 +56,8 @@ std::unique_ptr<LocalGroup> MakeLocal(const GroupMembers& members,
                                       const LocalGroupShape& shape,
                                       SharedMemory memory) {
   return std::make_unique<LocalGroup>(std::move(memory), shape,
-                                      members.local_rank(), options.spin_ns,
-                                      options.crowded);
+                                      members.local_rank(), options.crowded,
+                                      options.copy_threads);
 }
 
 }  // namespace
@@ -69,18 +72,18 @@ MemoryPlace MemoryPlace::Decode(const std::string& text) {
   return place;
 }
 
-MemoryOptions ChooseMemoryOptions(uint64_t chunk_bytes, int spin_us,
-                                  size_t ranks_here) {
+void FitToProcessors(size_t ranks_here, MemoryOptions* options) {
+  // More threads do not make one memory faster.
+  constexpr size_t kMostCopyThreads = 4;
   cpu_set_t set;
   CPU_ZERO(&set);
-  const int processors =
-      sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  MemoryOptions options;
-  options.chunk_bytes = chunk_bytes;
-  options.crowded = ranks_here > static_cast<size_t>(processors);
-  options.spin_ns = options.crowded ? kCrowdedSpinNs : kSpinNs;
-  if (spin_us >= 0) options.spin_ns = int64_t{spin_us} * 1000;
-  return options;
+  const size_t processors = sched_getaffinity(0, sizeof(set), &set) == 0
+                                ? static_cast<size_t>(CPU_COUNT(&set))
+                                : 1;
+  options->crowded = ranks_here > processors;
+  if (options->copy_threads > 0) return;
+  options->copy_threads = static_cast<int>(
+      std::clamp<size_t>(processors / ranks_here, 1, kMostCopyThreads));
 }
 
 Status CreateGroupMemory(const GroupMembers& members,
@@ -101,14 +104,17 @@ Status CreateGroupMemory(const GroupMembers& members,
 Status OpenGroupMemory(const GroupMembers& members,
                        const MemoryOptions& options, const MemoryPlace& place,
                        std::unique_ptr<LocalGroup>* out) {
-  LocalGroupShape shape;
-  TFR_RETURN_IF_ERROR(ShapeOf(members, options, &shape));
-  shape.nonce = place.nonce;
   SharedMemory memory;
-  TFR_RETURN_IF_ERROR(
-      SharedMemory::Open(place.pid, place.fd, shape.TotalBytes(), &memory));
+  TFR_RETURN_IF_ERROR(SharedMemory::Open(place.pid, place.fd, &memory));
+  LocalGroupShape shape;
+  TFR_RETURN_IF_ERROR(LocalGroup::ShapeIn(memory, place.nonce, &shape));
+  if (shape.local_size != static_cast<int>(members.here().size())) {
+    return Unavailable(StrCat("the shared memory of process ", place.pid,
+                              " is for ", shape.local_size, " ranks, not ",
+                              members.here().size()));
+  }
   *out = MakeLocal(members, options, shape, std::move(memory));
-  return (*out)->Check();
+  return Status::Ok();
 }
 
 }  // namespace tfring

@@ -15,9 +15,12 @@ namespace tfring {
 
 // What the memory of all groups of a job has in common.
 struct MemoryOptions {
-  uint64_t chunk_bytes = 0;  // 0 = chosen
-  int64_t spin_ns = 0;
-  bool crowded = false;  // the host has more ranks than processors
+  uint64_t chunk_bytes = 0;   // 0 = chosen
+  uint64_t depth = 0;         // 0 = chosen
+  int64_t direct_bytes = -1;  // -1 = chosen
+  int64_t spin_ns = -1;       // -1 = chosen
+  int copy_threads = 0;       // of each rank; 0 = chosen
+  bool crowded = false;       // the host has more ranks than processors
 };
 
 // Where other processes find a group's memory.
@@ -30,9 +33,9 @@ struct MemoryPlace {
   static MemoryPlace Decode(const std::string& text);
 };
 
-// `ranks_here` share a host; spin_us -1 = chosen.
-MemoryOptions ChooseMemoryOptions(uint64_t chunk_bytes, int spin_us,
-                                  size_t ranks_here);
+// Sets `crowded` and, unless it is given, `copy_threads` for `ranks_here` ranks
+// that share this process' processors.
+void FitToProcessors(size_t ranks_here, MemoryOptions* options);
 
 // The leader's part.
 Status CreateGroupMemory(const GroupMembers& members,

@@ -1,11 +1,12 @@
 #include "custom_ops/core/transport/local_group.h"
 
+#include <algorithm>
 #include <new>
 
 namespace tfring {
 namespace {
 
-constexpr uint64_t kMagic = 0x3130676e69726674u;  // "tfring01"
+constexpr uint64_t kMagic = 0x3230676e69726674u;  // "tfring02"
 constexpr uint64_t kPage = 4096;
 // An accumulator is at most eight times as large as its element (int8).
 constexpr uint64_t kLargestGrowth = 8;
@@ -31,16 +32,17 @@ uint64_t SlotsOffset(const LocalGroupShape& shape) {
 uint64_t LocalGroupShape::TotalBytes() const {
   const uint64_t chunks_per_place =
       static_cast<uint64_t>(local_size) + 1 + kLargestGrowth + remote_chunks;
-  return SlotsOffset(*this) + chunks_per_place * depth * chunk_bytes;
+  return SlotsOffset(*this) +
+         chunks_per_place * tuning.depth * tuning.chunk_bytes;
 }
 
 LocalGroup::LocalGroup(SharedMemory memory, const LocalGroupShape& shape,
-                       int local_rank, int64_t spin_ns, bool yield)
+                       int local_rank, bool yield, int copy_threads)
     : memory_(std::move(memory)),
       shape_(shape),
       local_rank_(local_rank),
-      spin_ns_(spin_ns),
       yield_(yield),
+      copy_threads_(copy_threads),
       ranks_(reinterpret_cast<RankState*>(memory_.data() + RanksOffset())),
       agreement_(memory_.data() + AgreementOffset(shape)),
       slots_(memory_.data() + SlotsOffset(shape)) {}
@@ -50,24 +52,41 @@ void LocalGroup::Initialize() {
   new (memory_.data()) Header{kMagic, shape_};
 }
 
-Status LocalGroup::Check() const {
-  const Header& header = *reinterpret_cast<const Header*>(memory_.data());
-  const LocalGroupShape& theirs = header.shape;
-  if (header.magic != kMagic || theirs.nonce != shape_.nonce ||
-      theirs.local_size != shape_.local_size || theirs.depth != shape_.depth ||
-      theirs.chunk_bytes != shape_.chunk_bytes ||
-      theirs.remote_chunks != shape_.remote_chunks) {
-    return Unavailable(
-        "the shared memory offered by this host's first rank is not that of "
-        "this job; are two jobs meeting under one session name?");
+Status LocalGroup::ShapeIn(const SharedMemory& memory, uint64_t nonce,
+                           LocalGroupShape* shape) {
+  if (memory.size() >= sizeof(Header)) {
+    const Header& header = *reinterpret_cast<const Header*>(memory.data());
+    *shape = header.shape;
+    if (header.magic == kMagic && shape->nonce == nonce &&
+        shape->TotalBytes() == memory.size()) {
+      return Status::Ok();
+    }
   }
-  return Status::Ok();
+  return Unavailable(
+      "the shared memory offered by this host's first rank is not that of this "
+      "job; are two jobs meeting under one session name?");
+}
+
+int LocalGroup::Slowest() const {
+  int slowest = -1;
+  uint64_t least = kNothing;
+  for (int p = 0; p < shape_.local_size; ++p) {
+    if (p == local_rank_) continue;
+    uint64_t passed = 0;
+    for (const auto counter : {&RankState::staged, &RankState::reduced,
+                               &RankState::exchanged, &RankState::taken}) {
+      passed += ValueOf(p, {counter, 0});
+    }
+    if (passed < least) slowest = p;
+    least = std::min(least, passed);
+  }
+  return slowest;
 }
 
 char* LocalGroup::slot(int local, uint64_t chunk) const {
-  const uint64_t place =
-      static_cast<uint64_t>(local) * shape_.depth + chunk % shape_.depth;
-  return slots_ + place * shape_.chunk_bytes;
+  const uint64_t place = static_cast<uint64_t>(local) * shape_.tuning.depth +
+                         chunk % shape_.tuning.depth;
+  return slots_ + place * shape_.tuning.chunk_bytes;
 }
 
 char* LocalGroup::result(uint64_t chunk) const {
@@ -76,14 +95,16 @@ char* LocalGroup::result(uint64_t chunk) const {
 
 char* LocalGroup::partial(uint64_t chunk) const {
   char* begin = slot(shape_.local_size + 1, 0);
-  return begin + chunk % shape_.depth * kLargestGrowth * shape_.chunk_bytes;
+  return begin + chunk % shape_.tuning.depth * kLargestGrowth *
+                     shape_.tuning.chunk_bytes;
 }
 
 char* LocalGroup::remote(uint64_t chunk, uint64_t ordinal) const {
   char* begin =
       slot(shape_.local_size + 1 + static_cast<int>(kLargestGrowth), 0);
-  const uint64_t place = chunk % shape_.depth * shape_.remote_chunks + ordinal;
-  return begin + place * shape_.chunk_bytes;
+  const uint64_t place =
+      chunk % shape_.tuning.depth * shape_.remote_chunks + ordinal;
+  return begin + place * shape_.tuning.chunk_bytes;
 }
 
 }  // namespace tfring

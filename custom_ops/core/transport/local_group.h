@@ -16,11 +16,16 @@
 //   taken      and needs no longer
 // A place is used again once all ranks have taken its former chunk. Counters
 // only grow, so a reader needs no lock: it waits for "at least".
+//
+// A rank that sleeps publishes what it wants, so that of many ranks only the
+// one that brings the last missing piece wakes it: a wake-up costs more than a
+// chunk, and on a crowded host it takes the processor from a rank that works.
 #ifndef TFRING_CORE_TRANSPORT_LOCAL_GROUP_H_
 #define TFRING_CORE_TRANSPORT_LOCAL_GROUP_H_
 
 #include <sched.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -29,30 +34,56 @@
 #include "custom_ops/core/common/futex.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/transport/shared_memory.h"
+#include "custom_ops/core/transport/tuning.h"
 
 namespace tfring {
 
 constexpr int kMaxLocalRanks = 256;
 constexpr uint64_t kCacheLine = 64;
 
-using Counter = std::atomic<uint64_t>;
+constexpr uint64_t kNothing = ~uint64_t{0};
+
+struct alignas(kCacheLine) Counter {
+  std::atomic<uint64_t> value{0};
+  // While the owner sleeps: the value of others' counters that it waits for.
+  std::atomic<uint64_t> wanted{kNothing};
+};
 
 struct alignas(128) RankState {
   std::atomic<uint32_t> doorbell;
   std::atomic<uint32_t> sleeping;
   std::atomic<int32_t> processor;  // where it last waited, plus one
-  alignas(64) Counter staged;
-  alignas(64) Counter reduced;
-  alignas(64) Counter exchanged;
-  alignas(64) Counter taken;
+  std::atomic<int32_t> wanted_of;  // whose counters: a rank, or kAll
+  Counter staged;
+  Counter reduced;
+  Counter exchanged;
+  Counter taken;
 };
 
-// How a group's memory is cut; equal on all its ranks.
+// Counters that a rank waits for: those of one other rank, or of all others.
+constexpr int kAll = -1;
+struct Goal {
+  Counter RankState::* counter;
+  uint64_t value;
+};
+// Any of these.
+class Goals {
+ public:
+  void Add(Goal goal) { goals_[static_cast<size_t>(count_++)] = goal; }
+  void Clear() { count_ = 0; }
+  const Goal* begin() const { return goals_.data(); }
+  const Goal* end() const { return goals_.data() + count_; }
+
+ private:
+  std::array<Goal, 4> goals_;  // no rank has more counters
+  int count_ = 0;
+};
+
+// How a group's memory is cut and used; equal on all its ranks.
 struct LocalGroupShape {
   int local_size = 1;
   uint64_t agreement_bytes = 0;
-  uint64_t depth = 4;
-  uint64_t chunk_bytes = 0;
+  Tuning tuning;
   uint64_t remote_chunks = 0;  // ranks on other hosts
   uint64_t nonce = 0;          // of this group, so that no other is mistaken
 
@@ -63,19 +94,22 @@ enum class WaitOutcome { kReady, kInterrupted, kTimeout };
 
 class LocalGroup {
  public:
-  // `spin_ns`: how long to look before sleeping. `yield`: give up the
-  // processor between looks (more ranks than processors).
+  // `yield`: give up the processor between looks (more ranks than processors).
+  // `copy_threads`: that this rank moves data with.
   LocalGroup(SharedMemory memory, const LocalGroupShape& shape, int local_rank,
-             int64_t spin_ns, bool yield);
+             bool yield, int copy_threads = 1);
 
-  // Writes the header of new memory; the other ranks Check() theirs.
+  // Writes the header of new memory; the other ranks read theirs.
   void Initialize();
-  Status Check() const;
+  static Status ShapeIn(const SharedMemory& memory, uint64_t nonce,
+                        LocalGroupShape* shape);
 
   int local_rank() const { return local_rank_; }
   int local_size() const { return shape_.local_size; }
-  uint64_t depth() const { return shape_.depth; }
-  uint64_t chunk_bytes() const { return shape_.chunk_bytes; }
+  uint64_t depth() const { return shape_.tuning.depth; }
+  uint64_t chunk_bytes() const { return shape_.tuning.chunk_bytes; }
+  uint64_t direct_bytes() const { return shape_.tuning.direct_bytes; }
+  int copy_threads() const { return copy_threads_; }
   const SharedMemory& memory() const { return memory_; }
 
   RankState& state(int local) const { return ranks_[local]; }
@@ -87,10 +121,12 @@ class LocalGroup {
   // Place for the chunk of the `ordinal`-th rank that is not on this host.
   char* remote(uint64_t chunk, uint64_t ordinal) const;
 
-  // Sets one of this rank's counters and wakes the ranks that sleep.
+  // Sets one of this rank's counters and wakes the ranks that lacked just that.
   void Advance(Counter RankState::* counter, uint64_t value) {
-    (mine().*counter).store(value, std::memory_order_seq_cst);
-    RingOthers();
+    (mine().*counter).value.store(value, std::memory_order_seq_cst);
+    for (int p = 0; p < shape_.local_size; ++p) {
+      if (p != local_rank_ && Lacked(p, counter, value)) Ring(p);
+    }
   }
   // To be called after a change (sequentially consistent) others wait for.
   void RingOthers() {
@@ -124,18 +160,75 @@ class LocalGroup {
     return Sleep(ready, interrupted, deadline);
   }
 
+  // Whether rank `of` (kAll: all others) has reached the goal.
+  bool Reached(const Goal& goal, int of) const {
+    return HasReached(goal, of, local_rank_);
+  }
+  // ... one of the goals.
+  bool Reached(const Goals& goals, int of) const {
+    for (const Goal& goal : goals) {
+      if (Reached(goal, of)) return true;
+    }
+    return false;
+  }
+  // The other rank that has passed the fewest chunks: the rest wait for it.
+  int Slowest() const;
+  // Waits until one is.
+  template <typename Interrupted>
+  WaitOutcome WaitFor(const Goals& goals, int of, Interrupted&& interrupted,
+                      Deadline deadline) {
+    const auto ready = [&] { return Reached(goals, of); };
+    if (Spin(ready)) return WaitOutcome::kReady;
+    mine().wanted_of.store(of, std::memory_order_relaxed);
+    for (const Goal& goal : goals) {
+      (mine().*goal.counter)
+          .wanted.store(goal.value, std::memory_order_relaxed);
+    }
+    const WaitOutcome outcome = Sleep(ready, interrupted, deadline);
+    for (const Goal& goal : goals) {
+      (mine().*goal.counter).wanted.store(kNothing, std::memory_order_relaxed);
+    }
+    return outcome;
+  }
+
  private:
   void Ring(int local) {
     RankState& state = ranks_[local];
-    if (state.sleeping.load(std::memory_order_seq_cst) == 0) return;
+    // Whoever takes the mark wakes it; it looks again before it sleeps again.
+    if (state.sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
     state.doorbell.fetch_add(1, std::memory_order_seq_cst);
     FutexWakeAll(&state.doorbell);
   }
 
+  // Whether `rank` sleeps and has what it wants now that this rank's counter is
+  // `value`. The mark was set after what is wanted, and the sleeper looked at
+  // all counters after it had set the mark.
+  bool Lacked(int rank, Counter RankState::* counter, uint64_t value) const {
+    const RankState& state = ranks_[rank];
+    if (state.sleeping.load(std::memory_order_seq_cst) == 0) return false;
+    const int of = state.wanted_of.load(std::memory_order_relaxed);
+    const uint64_t wanted =
+        (state.*counter).wanted.load(std::memory_order_relaxed);
+    if (wanted > value || (of != kAll && of != local_rank_)) return false;
+    return HasReached({counter, wanted}, of, rank);
+  }
+
+  // Whether `of` (kAll: all but `waiter`) have reached the goal.
+  bool HasReached(const Goal& goal, int of, int waiter) const {
+    if (of != kAll) return ValueOf(of, goal) >= goal.value;
+    for (int p = 0; p < shape_.local_size; ++p) {
+      if (p != waiter && ValueOf(p, goal) < goal.value) return false;
+    }
+    return true;
+  }
+  uint64_t ValueOf(int local, const Goal& goal) const {
+    return (ranks_[local].*goal.counter).value.load(std::memory_order_seq_cst);
+  }
+
   template <typename Ready>
   bool Spin(Ready& ready) {
-    if (spin_ns_ <= 0) return false;
-    const int64_t end = NowNs() + spin_ns_;
+    if (shape_.tuning.spin_ns <= 0) return false;
+    const int64_t end = NowNs() + shape_.tuning.spin_ns;
     do {
       if (!yield_ && SharesProcessor()) return false;
       for (int i = 0; i < 32; ++i) {
@@ -195,8 +288,8 @@ class LocalGroup {
   const SharedMemory memory_;
   const LocalGroupShape shape_;
   const int local_rank_;
-  const int64_t spin_ns_;
   const bool yield_;
+  const int copy_threads_;
   RankState* ranks_;
   char* agreement_;
   char* slots_;

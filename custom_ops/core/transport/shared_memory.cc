@@ -46,8 +46,7 @@ Status SharedMemory::Create(uint64_t size, SharedMemory* out) {
   return Status::Ok();
 }
 
-Status SharedMemory::Open(int64_t pid, int fd, uint64_t size,
-                          SharedMemory* out) {
+Status SharedMemory::Open(int64_t pid, int fd, SharedMemory* out) {
   SharedMemory memory;
   const std::string path = StrCat("/proc/", pid, "/fd/", fd);
   memory.fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -59,11 +58,7 @@ Status SharedMemory::Open(int64_t pid, int fd, uint64_t size,
                "); do the ranks run as one user in one container? Setting "
                "TFRING_SHARED_MEMORY=0 makes them talk over TCP"));
   }
-  if (static_cast<uint64_t>(info.st_size) != size) {
-    return Unavailable(StrCat("the shared memory of process ", pid, " has ",
-                              info.st_size, " bytes, not ", size));
-  }
-  TFR_RETURN_IF_ERROR(memory.Map(size));
+  TFR_RETURN_IF_ERROR(memory.Map(static_cast<uint64_t>(info.st_size)));
   *out = std::move(memory);
   return Status::Ok();
 }

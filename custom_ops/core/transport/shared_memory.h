@@ -26,7 +26,7 @@ class SharedMemory {
   // Zeroed memory of `size` bytes.
   static Status Create(uint64_t size, SharedMemory* out);
   // Maps the memory that process `pid` holds open as descriptor `fd`.
-  static Status Open(int64_t pid, int fd, uint64_t size, SharedMemory* out);
+  static Status Open(int64_t pid, int fd, SharedMemory* out);
 
   char* data() const { return data_; }
   uint64_t size() const { return size_; }
