@@ -48,6 +48,12 @@ struct Control::Message {
   }
 };
 
+// Which place came last, by what a message says of it.
+int32_t Control::LastOf(const Message& message, int size) {
+  const bool known = message.extra < static_cast<uint64_t>(size);
+  return known ? static_cast<int32_t>(message.extra) : -1;
+}
+
 std::string Control::NameOf(int rank) const {
   const int host = members_->host_of[static_cast<size_t>(rank)];
   return StrCat("rank ", rank, " (host ",
@@ -232,7 +238,7 @@ void Control::HandleGroup(int from, const Message& message) {
     case Type::kGo:
       if (group->events != nullptr) {
         group->events->OnGo({message.uid, static_cast<Verdict>(message.value),
-                             static_cast<int32_t>(message.extra)});
+                             LastOf(message, group->members.size)});
       }
       return;
     case Type::kStall:

@@ -115,6 +115,7 @@ class Control {
 
   GroupPointer Find(uint64_t number);
   std::vector<GroupPointer> Groups();
+  static int32_t LastOf(const Message& message, int size);
   void Handle(int from, const Message& message);
   void HandleGroup(int from, const Message& message);
   void HandleReady(ControlGroup* group, int place, const Message& message);
