@@ -81,8 +81,17 @@ class FailureHook:
             (self._former or sys.__excepthook__)(kind, error, trace)
             if self._active and may_be_unequal_data(error):
                 print(_HINT, file=sys.stderr)
-            if self._active and self._identity.size > 1 and not _is_interactive():
+            if self._must_end(kind):
                 _end.at_once = True
+
+    def _must_end(self, kind: type[BaseException]) -> bool:
+        """After an interrupt Python ends as shells expect it, which is not with 1."""
+        return (
+            self._active
+            and self._identity.size > 1
+            and issubclass(kind, Exception)
+            and not _is_interactive()
+        )
 
     def report(self, text: str) -> None:
         """Records the failure for the launcher, then ends the world for every rank."""

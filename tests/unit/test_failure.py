@@ -214,10 +214,20 @@ def test_others_are_not(error: Exception, quiet: list, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("size", "at_once"), [(2, True), (1, False)])
-def test_a_rank_that_failed_ends_at_once(quiet: list, size: int, at_once: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "error", "at_once"),
+    [
+        (2, ValueError("boom7"), True),
+        (1, ValueError("boom7"), False),
+        (2, KeyboardInterrupt(), False),
+    ],
+    ids=["one of two", "alone", "interrupted"],
+)
+def test_a_rank_that_failed_ends_at_once(
+    quiet: list, size: int, error: BaseException, at_once: bool
+) -> None:
     hook = _failure.FailureHook(Identity(0, size, "a", None, SECRET, "j1"), Recorder())
     hook.install()
-    raise_through(hook, ValueError("boom7"))
+    raise_through(hook, error)
     hook.remove()
     assert _failure._end.at_once == at_once

@@ -106,7 +106,7 @@ _NO_MPI = "tfring does not use MPI to start jobs"
 _AGREED = "ranks agree without a polling cycle"
 _CHOSEN = "the engine chooses the algorithm itself"
 _NO_TUNER = "there is nothing to tune by trial"
-_NO_TIMELINE = "this version writes no timeline"
+_NO_TIMELINE = "no timeline is written by itself; see `tfring.trace`"
 _NO_STAMP = "use --prefix-output-with-timestamp for times"
 
 # Accepted, so that scripts written for horovodrun start: flags, number of values, the reason.
