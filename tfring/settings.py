@@ -204,7 +204,8 @@ SETTINGS: tuple[Setting, ...] = (
         ("TFRING_COPY_THREADS",),
         0,
         _copy_threads,
-        "Threads of each rank that move and reduce data; 0: chosen by the engine.",
+        "Threads of each rank that move and reduce data of an allreduce inside a host; "
+        "0: chosen by the engine.",
     ),
     Setting(
         "spin_us",

@@ -36,30 +36,36 @@ constexpr Variant kVariants[] = {
     {"shared, 2 threads", 200000, 2, 0, 2},
 };
 
-// All dtypes and operations, one after the other.
+void Append(int rank, tfr_world* world, int32_t dtype, int32_t op, int32_t wire,
+            Bytes* all) {
+  Call call;
+  call.reduce_op = op;
+  call.wire_dtype = wire;
+  std::vector<Bytes> data;
+  for (const size_t count : kCounts) {
+    data.push_back(
+        RandomValues(dtype, count, static_cast<uint32_t>(rank * 1000 + dtype)));
+  }
+  for (size_t t = 0; t < data.size(); ++t) {
+    call.tensors.push_back({{static_cast<int64_t>(kCounts[t])},
+                            dtype,
+                            data[t].data(),
+                            data[t].data()});
+  }
+  EXPECT_EQ(call.Run(world), TFR_OK);
+  for (const Bytes& one : data) all->insert(all->end(), one.begin(), one.end());
+}
+
+// All dtypes and operations, one after the other; floats also in 16 bits.
 Bytes Results(int rank, tfr_world* world) {
   Bytes all;
-  for (const int32_t dtype : kDtypes) {
-    for (const int32_t op : kOps) {
+  for (const int32_t op : kOps) {
+    for (const int32_t dtype : kDtypes) {
       if (dtype == TFR_BOOL && (op == TFR_SUM || op == TFR_AVERAGE)) continue;
-      Call call;
-      call.reduce_op = op;
-      std::vector<Bytes> data;
-      for (const size_t count : kCounts) {
-        data.push_back(RandomValues(
-            dtype, count, static_cast<uint32_t>(rank * 1000 + dtype)));
-      }
-      for (size_t t = 0; t < data.size(); ++t) {
-        call.tensors.push_back({{static_cast<int64_t>(kCounts[t])},
-                                dtype,
-                                data[t].data(),
-                                data[t].data()});
-      }
-      EXPECT_EQ(call.Run(world), TFR_OK);
-      for (const Bytes& one : data) {
-        all.insert(all.end(), one.begin(), one.end());
-      }
+      Append(rank, world, dtype, op, 0, &all);
     }
+    Append(rank, world, TFR_FLOAT32, op, TFR_BFLOAT16, &all);
+    Append(rank, world, TFR_FLOAT64, op, TFR_FLOAT16, &all);
   }
   return all;
 }
