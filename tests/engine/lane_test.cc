@@ -5,12 +5,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
 #include "custom_ops/core/tfring.h"
+#include "custom_ops/core/transport/mesh.h"
 
 namespace tfring {
 namespace {
@@ -146,6 +150,29 @@ TEST(APeerThatClosesIsNamed) {
   const Status status = pair.here.MoveIn("rank 5", &moved);
   EXPECT_EQ(status.code(), TFR_UNAVAILABLE);
   EXPECT_CONTAINS(status.message(), "rank 5 closed its data connection");
+}
+
+// A rank that leaves in good order concerns later collectives only; then
+// another one dies without closing its connection.
+TEST(AnAbortAfterALeaveEndsTheWait) {
+  int fds[2] = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+  const Socket silent(fds[1]);
+  std::vector<HostSockets> sockets(2);
+  sockets[1].emplace_back(fds[0]);
+  Failure failure;
+  Mesh mesh(0, std::move(sockets), {"here", "there"}, &failure);
+  std::string got(8, '?');
+  int left = 1;
+  mesh.Receive(1, 0, 1, Parts(&got), &left);
+  failure.Leave(Unavailable("rank 2 has shut down"), 10);
+  std::thread other([&failure] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    failure.Abort(Unavailable("rank 1 is gone"));
+  });
+  const Status status = mesh.Turn(3, Deadline::After(20));
+  other.join();
+  EXPECT_EQ(status.message(), "rank 1 is gone");
 }
 
 }  // namespace

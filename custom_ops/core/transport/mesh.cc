@@ -6,6 +6,11 @@
 #include <utility>
 
 namespace tfring {
+namespace {
+
+constexpr double kLookAgainSeconds = 0.1;
+
+}  // namespace
 
 Mesh::Mesh(int host, std::vector<HostSockets> sockets,
            std::vector<std::string> labels, const Failure* failure)
@@ -85,8 +90,13 @@ Status Mesh::Turn(uint64_t index, Deadline deadline) {
     TFR_RETURN_IF_ERROR(Move(&moved));
     if (moved > 0) return Status::Ok();
     // A failure that does not concern this collective must not spin the loop.
-    Watch(failure_->any() ? -1 : failure_->event_fd());
-    const int ready = poll(watched_.data(), watched_.size(), deadline.PollMs());
+    // One that does may still follow, which its event does not tell then.
+    const bool any = failure_->any();
+    Watch(any ? -1 : failure_->event_fd());
+    const Deadline look =
+        any ? Deadline::Earlier(deadline, Deadline::After(kLookAgainSeconds))
+            : deadline;
+    const int ready = poll(watched_.data(), watched_.size(), look.PollMs());
     if (ready < 0 && errno != EINTR) {
       return Break(Internal(StrCat("poll: ", ErrnoText(errno))));
     }
