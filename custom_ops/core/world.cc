@@ -7,9 +7,17 @@ namespace tfring {
 namespace {
 
 constexpr int kMostConnections = 64;
+constexpr int kLargestDepth = 64;
+constexpr int kMostCopyThreads = 64;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 
 std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
+
+Status CheckCount(const char* name, int32_t value, int32_t most) {
+  if (value >= 0 && value <= most) return Status::Ok();
+  return InvalidArgument(StrCat("`", name, "` must be in 0 to ", most,
+                                ". Received: ", name, "=", value));
+}
 
 Status CheckConfig(const tfr_config& config) {
   if (config.size < 1) {
@@ -20,12 +28,11 @@ Status CheckConfig(const tfr_config& config) {
     return InvalidArgument(StrCat("`rank` must be in 0 to ", config.size - 1,
                                   ". Received: rank=", config.rank));
   }
-  if (config.host_connections < 0 ||
-      config.host_connections > kMostConnections) {
-    return InvalidArgument(
-        StrCat("`host_connections` must be in 0 to ", kMostConnections,
-               ". Received: host_connections=", config.host_connections));
-  }
+  TFR_RETURN_IF_ERROR(CheckCount("host_connections", config.host_connections,
+                                 kMostConnections));
+  TFR_RETURN_IF_ERROR(CheckCount("depth", config.depth, kLargestDepth));
+  TFR_RETURN_IF_ERROR(
+      CheckCount("copy_threads", config.copy_threads, kMostCopyThreads));
   if (config.host_algorithm < TFR_HOSTS_AUTO ||
       config.host_algorithm > TFR_HOSTS_RING) {
     return InvalidArgument(
@@ -57,9 +64,9 @@ BootstrapOptions BootstrapOptionsOf(const tfr_config& config) {
   options.links.connections = config.host_connections;
   options.links.algorithm = config.host_algorithm;
   options.memory.chunk_bytes = config.chunk_bytes;
-  options.memory.depth = static_cast<uint64_t>(std::max(config.depth, 0));
+  options.memory.depth = static_cast<uint64_t>(config.depth);
   options.memory.direct_bytes = config.direct_bytes;
-  options.memory.copy_threads = std::max(config.copy_threads, 0);
+  options.memory.copy_threads = config.copy_threads;
   if (config.spin_us >= 0) {
     options.memory.spin_ns = config.spin_us * int64_t{1000};
   }

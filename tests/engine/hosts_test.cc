@@ -244,14 +244,24 @@ TEST(ARankAloneOnItsHostStagesLittle) {
   });
 }
 
-TEST(SettingsOutOfRangeAreRefused) {
-  JobOptions options;
-  options.host_connections = 65;
+void ExpectRefused(const JobOptions& options, const std::string& text) {
   const tfr_config config = ConfigOf(options, 0, "127.0.0.1:1");
   tfr_world* world = nullptr;
   tfr_error error = {};
   EXPECT_EQ(tfr_world_create(&config, &world, &error), TFR_INVALID_ARGUMENT);
-  EXPECT_CONTAINS(std::string(error.text), "host_connections=65");
+  EXPECT_CONTAINS(std::string(error.text), text);
+}
+
+TEST(SettingsOutOfRangeAreRefused) {
+  JobOptions options;
+  options.host_connections = 65;
+  ExpectRefused(options, "host_connections=65");
+  options = {};
+  options.depth = -1;
+  ExpectRefused(options, "depth=-1");
+  options = {};
+  options.copy_threads = 65;
+  ExpectRefused(options, "copy_threads=65");
 }
 
 }  // namespace
