@@ -53,6 +53,9 @@ def trace(
         NotInitializedError: before `init` or after `shutdown`.
         RuntimeError: another trace of this process is open.
         ValueError: `capacity` is no positive integer.
+        OSError: the folder of `path` does not exist or cannot be written, which is found at the
+            start; or the file could not be written at the end. An exception of the block is never
+            replaced by that: then it is a warning.
         CommunicationError: with `merge`, a rank failed; this one's part is written all the same.
 
     Example:
@@ -67,11 +70,12 @@ def trace(
     target, own = Path(path), Path(path)
     if size > 1:
         own = target.with_name(f"{target.stem}.rank{rank}{target.suffix}")
+    _require_folder(path)
     recording = _records.Recording(capacity)
     try:
         yield
     except BaseException:
-        _write(own, events(rank, recording.stop()), recording.lost)
+        _write_anyway(own, events(rank, recording.stop()), recording.lost)
         raise
     part = events(rank, recording.stop())
     if not merge or size == 1:
@@ -82,7 +86,7 @@ def trace(
     try:
         parts = allgather_object((part, recording.lost), name="tfring.trace")
     except BaseException:
-        _write(own, part, recording.lost)
+        _write_anyway(own, part, recording.lost)
         raise
     if rank == 0:
         _write(target, [event for one, _ in parts for event in one], sum(n for _, n in parts))
@@ -148,6 +152,25 @@ def _bars(rank: int, record: Record, shift: int) -> Iterator[dict[str, Any]]:
     if record.began_ns > record.agreed_ns:
         yield bar("queued", record.agreed_ns, record.began_ns)
     yield bar(record.kind, record.began_ns, record.ended_ns, bytes=record.bytes)
+
+
+def _require_folder(path: str | os.PathLike[str]) -> None:
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        kind, fault = FileNotFoundError, "must lie in a folder that exists"
+    elif not os.access(folder, os.W_OK):
+        kind, fault = PermissionError, "must lie in a folder that can be written"
+    else:
+        return
+    raise kind(f"`path` {fault}. Received: path={os.fspath(path)!r}")
+
+
+def _write_anyway(path: Path, found: list[dict[str, Any]], lost: int) -> None:
+    """Writes while another exception is on its way, which matters more."""
+    try:
+        _write(path, found, lost)
+    except OSError as error:
+        _logger.warning("%s could not be written: %s", path, error)
 
 
 def _write(path: Path, found: list[dict[str, Any]], lost: int) -> None:

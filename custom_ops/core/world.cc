@@ -6,7 +6,6 @@
 namespace tfring {
 namespace {
 
-constexpr int kMostConnections = 64;
 constexpr int kLargestDepth = 64;
 constexpr int kMostCopyThreads = 64;
 constexpr uint64_t kLargestChunk = uint64_t{1} << 30;

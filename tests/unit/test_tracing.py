@@ -91,6 +91,23 @@ def test_an_exception_passes_and_the_file_is_written(world: None, tmp_path: Path
     assert len(written(tmp_path / "t.json")) == 1
 
 
+def test_a_folder_that_is_missing_is_told_at_the_start(world: None, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="`path` must lie in a folder that exists"):  # noqa: SIM117
+        with hvd.trace(tmp_path / "missing" / "t.json"):
+            pytest.fail("the block was run")
+
+
+def test_an_exception_is_not_replaced_by_that_of_the_file(
+    world: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    with pytest.raises(KeyError), hvd.trace(folder / "t.json"):
+        folder.rmdir()
+        raise KeyError
+    assert "t.json could not be written" in caplog.text
+
+
 def test_shutdown_in_the_block_loses_nothing(world: None, tmp_path: Path) -> None:
     with hvd.trace(tmp_path / "t.json"):
         hvd.allreduce(1.0, name="inside")

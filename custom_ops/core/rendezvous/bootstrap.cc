@@ -202,6 +202,12 @@ class Bootstrapper {
         HashBytes(options_.session.data(), options_.session.size());
     for (const Card& card : cards_) out_.later.hosts.push_back(card.hosts);
     out_.later.links = cards_.front().links;
+    if (out_.later.links.connections < 1 ||
+        out_.later.links.connections > kMostConnections) {
+      return Unavailable(StrCat(
+          "rank 0 asks for ", out_.later.links.connections,
+          " connections between two hosts, not 1 to ", kMostConnections));
+    }
     connect.rank = static_cast<uint32_t>(options_.rank);
     connect.deadline = deadline_;
     out_.control.resize(static_cast<size_t>(members.size));

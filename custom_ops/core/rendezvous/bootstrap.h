@@ -24,6 +24,9 @@
 namespace tfring {
 
 // Between hosts.
+// Between two hosts.
+constexpr int32_t kMostConnections = 64;
+
 struct LinkOptions {
   int32_t connections = 0;  // per pair of hosts; 0 = chosen
   int32_t algorithm = 0;    // tfr_host_algorithm
