@@ -156,13 +156,11 @@ def _bars(rank: int, record: Record, shift: int) -> Iterator[dict[str, Any]]:
 
 def _require_folder(path: str | os.PathLike[str]) -> None:
     folder = Path(path).absolute().parent
+    received = f"Received: path={os.fspath(path)!r}"
     if not folder.is_dir():
-        kind, fault = FileNotFoundError, "must lie in a folder that exists"
-    elif not os.access(folder, os.W_OK):
-        kind, fault = PermissionError, "must lie in a folder that can be written"
-    else:
-        return
-    raise kind(f"`path` {fault}. Received: path={os.fspath(path)!r}")
+        raise FileNotFoundError(f"`path` must lie in a folder that exists. {received}")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"`path` must lie in a folder that can be written. {received}")
 
 
 def _write_anyway(path: Path, found: list[dict[str, Any]], lost: int) -> None:

@@ -19,7 +19,7 @@ MODULES = {
     "tfring.objects": 4,
     "tfring.process_sets": 3,
     "tfring.settings": 2,
-    "tfring.world": 1,
+    "tfring.world": 2,
 }
 
 
