@@ -162,10 +162,10 @@ typedef struct tfr_config {
   // Rank 0's word counts for all.
   int32_t host_connections;  // per pair of hosts; 0 = chosen
   int32_t host_algorithm;    // tfr_host_algorithm
-  int32_t depth;          // staging chunks of each rank; 0 = chosen
-  int32_t copy_threads;   // that move data, the engine's included; 0 = chosen
-  int64_t direct_bytes;   // inside a host, every rank reduces all of up to this
-                          // many bytes, its share of more; -1 = chosen
+  int32_t depth;             // staging chunks of each rank; 0 = chosen
+  int32_t copy_threads;  // that move data, the engine's included; 0 = chosen
+  int64_t direct_bytes;  // inside a host, every rank reduces all of up to this
+                         // many bytes, its share of more; -1 = chosen
 } tfr_config;
 
 typedef struct tfr_info {
