@@ -33,6 +33,14 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def no_world() -> Iterator[None]:
+    """Closes a world that a test or an example has left open: the next may expect none."""
+    yield
+    if hvd.is_initialized():
+        hvd.shutdown()
+
+
 @pytest.fixture
 def world(no_launcher: None) -> Iterator[None]:
     """A world of one rank during the test."""
