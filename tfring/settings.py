@@ -77,26 +77,14 @@ def _host_algorithm(value: Any) -> str:
     return word
 
 
-def _connections(value: Any) -> int:
+def _small_count(value: Any) -> int:
     if _count(value) > 64:
         raise ValueError("must be at most 64")
     return int(value)
 
 
-def _depth(value: Any) -> int:
-    if _count(value) > 64:
-        raise ValueError("must be at most 64 chunks")
-    return int(value)
-
-
 def _direct(value: Any) -> int:
     return -1 if int(value) == -1 else _count(value)
-
-
-def _copy_threads(value: Any) -> int:
-    if _count(value) > 64:
-        raise ValueError("must be at most 64 threads")
-    return int(value)
 
 
 def _switch(value: Any) -> bool:
@@ -188,7 +176,7 @@ SETTINGS: tuple[Setting, ...] = (
         "chunk_depth",
         ("TFRING_CHUNK_DEPTH",),
         0,
-        _depth,
+        _small_count,
         "Staging chunks of each rank inside a host; 0: chosen by the engine.",
     ),
     Setting(
@@ -203,7 +191,7 @@ SETTINGS: tuple[Setting, ...] = (
         "copy_threads",
         ("TFRING_COPY_THREADS",),
         0,
-        _copy_threads,
+        _small_count,
         "Threads of each rank that move and reduce data of an allreduce inside a host; "
         "0: chosen by the engine.",
     ),
@@ -218,7 +206,7 @@ SETTINGS: tuple[Setting, ...] = (
         "host_connections",
         ("TFRING_HOST_CONNECTIONS",),
         0,
-        _connections,
+        _small_count,
         "Data connections between each two hosts; 0: chosen by the engine. Rank 0's counts.",
     ),
     Setting(

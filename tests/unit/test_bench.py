@@ -139,6 +139,7 @@ def test_size_text_reads_back(size: int) -> None:
         (["--repeat", "0"], "Received: --repeat 0"),
         (["--seconds", "0"], "Received: --seconds 0"),
         (["--seconds", "nan"], "Received: --seconds nan"),
+        (["--plot", "x.xyz"], "ends in .png, .svg, .pdf. Received: x.xyz"),
         (["--json", "/no/such/folder/x.json"], "Received: /no/such/folder/x.json"),
     ],
 )

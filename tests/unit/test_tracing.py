@@ -57,6 +57,13 @@ def test_lanes_never_overlap() -> None:
     ]
 
 
+def test_neighbouring_parts_meet_exactly() -> None:
+    ns = (1_000_000_000_101, 1_000_000_333_217, 1_000_000_777_339, 1_000_001_999_951)
+    _, wait, queued, moved = [e for e in tracing.events(3, [record("g", *ns)]) if e["ph"] == "X"]
+    assert wait["ts"] + wait["dur"] == queued["ts"]
+    assert queued["ts"] + queued["dur"] == moved["ts"]
+
+
 def test_arguments_tell_bytes_and_the_last_rank() -> None:
     outer = next(e for e in tracing.events(3, [record("g", 1, 2, 3, 4)]) if e["ph"] == "X")
     assert outer["pid"] == 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import shlex
 import signal
 import sys
@@ -143,12 +142,7 @@ def _checked(arguments: argparse.Namespace) -> _options.Options:
         raise ValueError(
             f"--seconds must lie between 0 and 60. Received: --seconds {arguments.seconds}"
         )
-    if arguments.plot and not plot.available():
-        raise ValueError("--plot needs matplotlib: `pip install matplotlib`")
-    for file in filter(None, (arguments.plot, arguments.json)):
-        folder = os.path.dirname(os.path.abspath(file))
-        if not os.access(folder, os.W_OK):
-            raise ValueError(f"cannot write to the folder {folder}. Received: {file}")
+    plot.require_files(arguments.plot, arguments.json)
     names = _options.parse_names
     return _options.Options(
         np=_options.parse_ranks(arguments.np),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,11 +22,34 @@ _COLORS = {
 }
 _LINES = {"": "-", "eager": "-", "function": (0, (5, 2)), "graph": (0, (1, 1.2)), "xla": "-."}
 _GREY = "#8a8a8a"
+_ENDINGS = (".png", ".svg", ".pdf")
 
 
 def available() -> bool:
     """Returns whether matplotlib is there."""
     return importlib.util.find_spec("matplotlib") is not None
+
+
+def require_files(picture: str | None, *others: str | None) -> None:
+    """Refuses, before anything is measured, files that could not be written at the end.
+
+    Args:
+        picture: file of a plot, or None.
+        others: further files, or None.
+
+    Raises:
+        ValueError: matplotlib is not there, an ending that it does not know, or a folder that
+            cannot be written.
+    """
+    if picture and not picture.lower().endswith(_ENDINGS):
+        endings = ", ".join(_ENDINGS)
+        raise ValueError(f"--plot takes a file that ends in {endings}. Received: {picture}")
+    if picture and not available():
+        raise ValueError("--plot needs matplotlib: `pip install matplotlib`")
+    for file in filter(None, (picture, *others)):
+        folder = os.path.dirname(os.path.abspath(file))
+        if not os.access(folder, os.W_OK):
+            raise ValueError(f"cannot write to the folder {folder}. Received: {file}")
 
 
 def save(runs: Sequence[Run], path: str) -> None:

@@ -123,13 +123,17 @@ def details(run: Run) -> str:
     return _table(head, rows)
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def caption(run: Run, rounds: int) -> str:
     """Returns what a reader must know to trust the table."""
     wire = f", tfring's floats travelling as {run.wire}" if run.wire else ""
     return (
-        f"**{_NAMES[run.collective]} of {run.dtype}, {run.np} ranks** on one machine, one thread "
-        f"each{wire}; medians over {rounds} rounds in which all take turns, a call counted by its "
-        "slowest rank."
+        f"**{_NAMES[run.collective]} of {run.dtype}, {_count(run.np, 'rank')}** on one machine, "
+        f"one thread each{wire}; medians over {_count(rounds, 'round')} in which all take turns, "
+        "a call counted by its slowest rank."
     )
 
 

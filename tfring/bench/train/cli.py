@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -78,12 +77,7 @@ def _checked(arguments: argparse.Namespace) -> rounds.Options:
         raise ValueError(
             f"--seconds must lie between 0 and 30. Received: --seconds {arguments.seconds}"
         )
-    if arguments.plot and not _plot.available():
-        raise ValueError("--plot needs matplotlib: `pip install matplotlib`")
-    for file in filter(None, (arguments.plot, arguments.json)):
-        folder = os.path.dirname(os.path.abspath(file))
-        if not os.access(folder, os.W_OK):
-            raise ValueError(f"cannot write to the folder {folder}. Received: {file}")
+    _plot.require_files(arguments.plot, arguments.json)
     return rounds.Options(np, models, arguments.batch, arguments.repeat, arguments.seconds)
 
 
