@@ -28,6 +28,7 @@ class Record:
         name: as given, cut to 127 bytes.
         kind: `allreduce`, ...
         bytes: of the input tensors.
+        travel_bytes: the same as they travel between ranks; fewer where they are compressed.
         tensors: how many.
         group: 0 for all ranks; each process set has a number of its own.
         last_rank: the rank that submitted it last, -1 if not known.
@@ -40,6 +41,7 @@ class Record:
     name: str
     kind: str
     bytes: int
+    travel_bytes: int
     tensors: int
     group: int
     last_rank: int
@@ -112,6 +114,7 @@ def _record(raw: _native.Record) -> Record:
         name=raw.name.decode(errors="replace"),
         kind=_KINDS.get(raw.kind, str(raw.kind)),
         bytes=raw.bytes,
+        travel_bytes=raw.travel_bytes,
         tensors=raw.tensors,
         group=raw.group,
         last_rank=raw.last_rank,

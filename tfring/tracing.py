@@ -34,9 +34,9 @@ def trace(
     Open the file with https://ui.perfetto.dev or chrome://tracing. Each rank is a process there,
     and each collective (such as a bucket of gradients) a bar with its name and three parts:
     *wait for rank r*, from when this rank submitted it until the last rank did; *queued*, until
-    the engine began it; and the collective itself, while data moved. Bytes and the number of
-    tensors are among a bar's arguments. While nothing is traced, it costs nothing; while it is,
-    well under a microsecond per collective.
+    the engine began it; and the collective itself, while data moved. A bar's arguments tell bytes,
+    as given and as they travelled, the number of tensors and which rank came last. While nothing is
+    traced, it costs nothing; while it is, well under a microsecond per collective.
 
     Times are those of the machine's clock, so hosts whose clocks differ are shifted by as much.
 
@@ -46,7 +46,7 @@ def trace(
         merge: rank 0 writes one file for all ranks, at `path`. Then leaving the block is a
             collective, which every rank must come to. A rank that leaves it with an exception
             writes a file of its own instead.
-        capacity: how many collectives to keep, 192 bytes each. When there are more, the oldest
+        capacity: how many collectives to keep, 200 bytes each. When there are more, the oldest
             are dropped, and a warning says how many.
 
     Raises:
@@ -145,6 +145,7 @@ def _bars(rank: int, record: Record, shift: int) -> Iterator[dict[str, Any]]:
         record.ended_ns,
         kind=record.kind,
         bytes=record.bytes,
+        travel_bytes=record.travel_bytes,
         tensors=record.tensors,
         last_rank=record.last_rank,
         process_set_number=record.group,
@@ -154,7 +155,8 @@ def _bars(rank: int, record: Record, shift: int) -> Iterator[dict[str, Any]]:
         yield bar(whom, record.submitted_ns, record.agreed_ns, rank=record.last_rank)
     if record.began_ns > record.agreed_ns:
         yield bar("queued", record.agreed_ns, record.began_ns)
-    yield bar(record.kind, record.began_ns, record.ended_ns, bytes=record.bytes)
+    moved = record.travel_bytes
+    yield bar(record.kind, record.began_ns, record.ended_ns, travel_bytes=moved)
 
 
 def _require_folder(path: str | os.PathLike[str]) -> None:

@@ -51,6 +51,8 @@ class Stats:
         tensors: tensors that they carried.
         control_messages: messages that this rank sent to agree on what runs.
         payload_bytes: bytes of the input tensors.
+        travel_bytes: the same in the types in which they travel between ranks; with
+            `Compression.fp16` or `bf16`, the difference is what was saved.
         wire_bytes_sent: data bytes that this rank wrote to the network.
         staging_bytes: memory that the engine holds now for data.
         staging_bytes_peak: the most it ever held.
@@ -61,12 +63,14 @@ class Stats:
         queue_ns: nanoseconds from when all ranks had a collective until it began, because others
             ran first or the engine had yet to wake, added up over collectives.
         waited_for: seconds of `wait_ns` by the rank that came last, for every rank of the job.
+            What ranks that started later were waited for counts, too.
     """
 
     collectives: int
     tensors: int
     control_messages: int
     payload_bytes: int
+    travel_bytes: int
     wire_bytes_sent: int
     staging_bytes: int
     staging_bytes_peak: int

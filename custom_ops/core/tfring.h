@@ -181,8 +181,10 @@ typedef struct tfr_stats {
   uint64_t tensors;           // that they carried
   uint64_t control_messages;  // sent by this rank after init
   uint64_t payload_bytes;     // bytes of input tensors
-  uint64_t wire_bytes_sent;   // data bytes that this rank wrote to sockets
-  uint64_t staging_bytes;     // memory the engine holds now for data
+  // The same as they travel between ranks: fewer with a wire_dtype.
+  uint64_t travel_bytes;
+  uint64_t wire_bytes_sent;  // data bytes that this rank wrote to sockets
+  uint64_t staging_bytes;    // memory the engine holds now for data
   uint64_t staging_bytes_peak;
   // This rank had collectives pending, and none could run since others had not
   // submitted them: its wall time, however many waited at the same time.
@@ -200,7 +202,8 @@ typedef struct tfr_record {
   int64_t submitted_ns;        // by this rank
   int64_t agreed_ns;           // all ranks had it
   int64_t began_ns, ended_ns;
-  uint64_t bytes;  // of input tensors
+  uint64_t bytes;         // of input tensors
+  uint64_t travel_bytes;  // the same as they travel between ranks
   uint64_t group;  // 0: all ranks; each process set has a number of its own
   int32_t kind;    // tfr_kind
   int32_t tensors;

@@ -14,7 +14,7 @@ from tfring._records import Record
 
 
 def record(name: str, submitted: int, agreed: int, began: int, ended: int, last: int = 1) -> Record:
-    return Record(name, "allreduce", 400, 2, 0, last, submitted, agreed, began, ended)
+    return Record(name, "allreduce", 400, 200, 2, 0, last, submitted, agreed, began, ended)
 
 
 def bars(rank: int, *records: Record) -> list[tuple[int, str, float]]:
@@ -70,6 +70,7 @@ def test_arguments_tell_bytes_and_the_last_rank() -> None:
     assert outer["args"] == {
         "kind": "allreduce",
         "bytes": 400,
+        "travel_bytes": 200,
         "tensors": 2,
         "last_rank": 1,
         "process_set_number": 0,

@@ -100,6 +100,18 @@ def test_stats_count_collectives(world: None) -> None:
     assert after.payload_bytes - before.payload_bytes == 4 * 4 + 2 * 8
 
 
+@pytest.mark.parametrize(
+    ("compression", "bytes_"), [("none", 4 * 4 + 2 * 4), ("fp16", 4 * 2 + 2 * 4)]
+)
+def test_stats_count_what_travels(world: None, compression: str, bytes_: int) -> None:
+    before = hvd.stats()
+    mixed = [tf.ones([4]), tf.ones([2], tf.int32)]
+    hvd.grouped_allreduce(mixed, op=hvd.Sum, compression=getattr(hvd.Compression, compression))
+    after = hvd.stats()
+    assert after.payload_bytes - before.payload_bytes == 4 * 4 + 2 * 4
+    assert after.travel_bytes - before.travel_bytes == bytes_
+
+
 @pytest.mark.parametrize("version", ["2.15.1", "1.15.0"])
 def test_old_tensorflow_is_told(version: str) -> None:
     with pytest.raises(ImportError, match=f"2.16 or later. Received: TensorFlow {version}"):

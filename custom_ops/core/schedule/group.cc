@@ -305,6 +305,7 @@ void Group::Count(const Operation& operation, const Moments& moments,
   stats_.collectives += 1;
   stats_.tensors += operation.tensors.size();
   stats_.payload_bytes += operation.InputBytes();
+  stats_.travel_bytes += operation.TravelBytes();
   if (options_.recorder != nullptr && options_.recorder->on()) {
     Record(operation, moments, last);
   }
@@ -319,6 +320,7 @@ void Group::Record(const Operation& operation, const Moments& moments,
   record.began_ns = moments.began;
   record.ended_ns = moments.ended;
   record.bytes = operation.InputBytes();
+  record.travel_bytes = operation.TravelBytes();
   record.group = options_.number;
   record.kind = operation.kind;
   record.tensors = static_cast<int32_t>(operation.tensors.size());

@@ -46,6 +46,7 @@ struct GroupStats {
   std::atomic<uint64_t> collectives{0};
   std::atomic<uint64_t> tensors{0};
   std::atomic<uint64_t> payload_bytes{0};
+  std::atomic<uint64_t> travel_bytes{0};
 };
 
 class Group {

@@ -59,6 +59,7 @@ void Membership::AddStats(tfr_stats* stats) const {
   stats->collectives += group.collectives;
   stats->tensors += group.tensors;
   stats->payload_bytes += group.payload_bytes;
+  stats->travel_bytes += group.travel_bytes;
   const Timing& timing = group_->timing();
   stats->wait_ns += timing.wait_ns();
   stats->queue_ns += timing.queue_ns();

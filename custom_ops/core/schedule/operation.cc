@@ -461,4 +461,10 @@ uint64_t Operation::InputBytes() const {
   return bytes;
 }
 
+uint64_t Operation::TravelBytes() const {
+  uint64_t bytes = 0;
+  for (const OperationTensor& tensor : tensors) bytes += tensor.staged_bytes();
+  return bytes;
+}
+
 }  // namespace tfring

@@ -65,6 +65,7 @@ class Operation {
   // is gathered or sent. That of a fault differs from all others.
   uint64_t Digest() const;
   uint64_t InputBytes() const;
+  uint64_t TravelBytes() const;  // the same as they travel between ranks
   // The first dimension of a tensor that is not a scalar.
   int64_t Rows(const OperationTensor& tensor) const {
     return dims[static_cast<size_t>(tensor.first_dim)];
