@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,6 +151,47 @@ def test_wrong_arguments(
     with pytest.raises(SystemExit) as stopped:
         cli.main(arguments)
     assert (stopped.value.code, words in capsys.readouterr().err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "types"), [("fp16", ("float16",)), ("bf16, float32", ("bfloat16", "float32"))]
+)
+def test_short_names_of_types(text: str, types: tuple[str, ...]) -> None:
+    assert options.parse_dtypes(text, "--dtype", options.DTYPES) == types
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--collective", "grouped", "--sizes", "1M"], "--sizes are not those of grouped"),
+        (["--tensors", "5"], "--tensors has no effect"),
+        (["--collective", "broadcast", "--wire", "bf16"], "--wire has no effect"),
+    ],
+)
+def test_options_without_effect_are_told(
+    arguments: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(rounds, "measure", lambda options, np, say: [])
+    assert cli.main(arguments) == 0
+    assert words in capsys.readouterr().err
+
+
+def test_collectives_come_in_the_order_asked_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(options: options.Options, np: int, say: Any) -> list[Run]:
+        return [dataclasses.replace(run, np=np, collective=c) for c in options.collectives]
+
+    monkeypatch.setattr(rounds, "measure", measured)
+    cli.main(["-np", "2,4", "--collective", "alltoall,allreduce"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("**")]
+    assert [line.partition(" of")[0].strip("*") for line in lines] == [
+        *["Alltoall"] * 2,
+        *["Allreduce (sum)"] * 2,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -307,6 +350,42 @@ def test_details_leave_out_what_was_not_measured(run: Run) -> None:
     assert [row.split("|")[2].strip() for row in rows] == ["engine", "gloo", "limit", "engine"]
 
 
+@pytest.mark.parametrize(
+    ("per", "cells"),
+    [
+        ("call", ["3", "1.00 us", "2.00 us", "3.00 us (slowest)"]),
+        ("turn", ["3 turns", "1.00 us", "2.00 us", "-"]),
+        ("difference", ["3", "-", "2.00 us", "-"]),
+    ],
+)
+def test_details_tell_what_a_sample_is(run: Run, per: str, cells: list[str]) -> None:
+    run.entries[1] = dataclasses.replace(run.entries[1], per=per)
+    row = report.details(run).splitlines()[2]
+    assert [cell.strip() for cell in row.split("|")[3:7]] == cells
+
+
+def test_a_difference_below_zero_is_no_time(run: Run) -> None:
+    run.samples["engine", 4] = [-1e-6, -2e-6, 1e-6]
+    run.entries[1] = dataclasses.replace(run.entries[1], per="difference")
+    assert run.median("engine", 4) is None
+    assert "| 4 B | engine | 3 | - | - | - | - | - |" in report.details(run)
+    assert "| 4 B | - | - |" in report.markdown(run)
+
+
+@pytest.mark.parametrize(
+    ("speed", "text"),
+    [(12.3, "12.3 B/s"), (1.5e5, "150 kB/s"), (2e6, "2.00 MB/s"), (1.234e10, "12.3 GB/s")],
+)
+def test_speed_text(speed: float, text: str) -> None:
+    assert report.speed_text(speed) == text
+
+
+def test_hand_overs_of_all_turns_are_told_once(run: Run) -> None:
+    run.hand_overs = [4e-5, 2e-5, 9e-5]
+    line = next(x for x in report.footnotes([run, run]).splitlines() if "core to another" in x)
+    assert "256 KiB, then another reads them: median 40.0 us, from 20.0 us to 90.0 us" in line
+
+
 def test_footnotes_name_the_absent(run: Run) -> None:
     assert "not measured: MPI: no mpi4py" in report.footnotes([run])
 
@@ -335,6 +414,12 @@ def test_plot(run: Run, lists: Run, tmp_path: Path) -> None:
 def test_levels_choose_contenders(levels: tuple[str, ...], kinds: list[str]) -> None:
     chosen, absent = catalog.choose(options.Options(levels=levels), 2)
     assert ([contender.kind for contender in chosen], absent) == (kinds, [])
+
+
+@pytest.mark.parametrize(("np", "ways"), [(1, ["copy"]), (2, ["", "copy"])])
+def test_a_rank_alone_has_no_limit(np: int, ways: list[str]) -> None:
+    limit = catalog.choose(options.Options(levels=()), np)[0][0]
+    assert [way for way, _ in limit.ways] == ways
 
 
 def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,8 +527,22 @@ def test_run_goes_on_without_a_peer(
     monkeypatch.setattr("tfring.bench.group._PEER_START_S", 0.5)
     small = options.Options(sizes=(2**16,), rounds=1, round_seconds=0.001)
     (run,) = rounds.measure(small, 1, lambda line: None)
-    assert [entry.key for entry in run.entries] == ["limit", "copy"]
+    assert [entry.key for entry in run.entries] == ["copy"]
     assert [words in line for line in run.absent] == [True]
+
+
+def test_a_level_that_can_do_nothing_says_so() -> None:
+    class Refusing:
+        contender = catalog.Contender("op", "op", "own", (("xla", ", XLA"),), ONE, ())
+        title = "op"
+
+        def ask(self, **message: Any) -> list[dict[str, Any]]:
+            return [{"unsupported": "no XLA version yet"}]
+
+    turn = rounds._Turns(Refusing())  # type: ignore[arg-type]
+    small = options.Options(sizes=(4,))
+    with pytest.raises(GroupError, match="^nothing to measure: op, XLA: no XLA version yet$"):
+        rounds._measure([turn], small, Run(2, "allreduce", "float32"), lambda line: None)
 
 
 def test_worker_tells_of_what_a_peer_cannot_do() -> None:

@@ -20,6 +20,7 @@ LIMIT_FROM_BYTES = 2**16
 _PEER_LIST = (("each", ", per tensor"), ("packed", ", packed"), ("flat", ", flat"))
 _OWN_LIST = (("list", ", list"), ("flat", ", flat"))
 _EAGER, _FUNCTION = ("eager", ", eager"), ("function", ", `tf.function`")
+_PER = {"graph": "difference"}
 _GRAPH, _XLA = ("graph", ", in a graph"), ("xla", ", XLA")
 
 
@@ -59,15 +60,17 @@ class Contender:
             key, label = f"{self.name}.{way}".rstrip("."), name + words
             if way == "copy":
                 key = label = "copy"
-            entries[way] = Entry(key, label, title, self.role, self.name, way)
+            per = "turn" if self.role == "limit" else _PER.get(way, "call")
+            entries[way] = Entry(key, label, title, self.role, self.name, way, per)
         return entries
 
 
 def choose(options: Options, np: int) -> tuple[list[Contender], list[str]]:
     """Returns the contenders, and one line for each peer that is not installed."""
     ours = (sys.executable, "-m", "tfring.launch", "-np", str(np))
-    # Its ranks do not wait for each other: only a whole turn shows what they share.
-    limits = (("", ""), ("copy", ""))
+    # Its ranks do not wait for each other: only a whole turn shows what they share. A rank alone
+    # has nothing to move.
+    limits = (("", ""), ("copy", ""))[0 if np > 1 else 1 :]
     chosen = [
         Contender(
             "limit", "limit", "limit", limits, limits, ours, "shared", LIMIT_FROM_BYTES, 10**6

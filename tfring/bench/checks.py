@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from tfring.bench.report import _table, time_text
+from tfring.bench.report import table, time_text
 from tfring.bench.result import Run
 
 _MIB = 2**20
@@ -52,7 +52,7 @@ def markdown(runs: Sequence[Run]) -> str:
         [check.what, check.measured, check.allowed, "yes" if check.kept else "**no**"]
         for check in checks(runs)
     ]
-    return _table(["promise", "measured", "at most", "kept"], rows)
+    return table(["promise", "measured", "at most", "kept"], rows)
 
 
 def _beside_peers(run: Run, size: int) -> Iterator[Check]:

@@ -24,6 +24,7 @@ RESNET50 = "resnet50"
 # Of which tfring can send floats as a narrower type.
 COMPRESSED = ("allreduce", "grouped")
 WIRES = ("float16", "bfloat16")
+_SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "int8": 1, "uint8": 1}
 # Whose tensors are cut into as many equal parts as there are ranks.
@@ -109,6 +110,16 @@ def parse_names(text: str, option: str, known: Sequence[str]) -> tuple[str, ...]
     if unknown:
         raise ValueError(f"{option} takes some of {', '.join(known)}. Received: {unknown[0]!r}")
     return names
+
+
+def parse_dtypes(text: str, option: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Reads a list of element types; short names such as `bf16` do as well.
+
+    Raises:
+        ValueError: one is unknown.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    return parse_names(",".join(_SHORT.get(part, part) for part in parts), option, known)
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

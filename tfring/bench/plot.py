@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfring.bench.options import size_text
-from tfring.bench.report import time_text
+from tfring.bench.report import count, time_text
 from tfring.bench.result import Entry, Run
 
 _COLORS = {
@@ -22,6 +22,7 @@ _COLORS = {
 }
 _LINES = {"": "-", "eager": "-", "function": (0, (5, 2)), "graph": (0, (1, 1.2)), "xla": "-."}
 _GREY = "#8a8a8a"
+_DPI = 110
 _ENDINGS = (".png", ".svg", ".pdf")
 
 
@@ -63,10 +64,9 @@ def save(runs: Sequence[Run], path: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    kinds = list(dict.fromkeys((run.collective, run.dtype) for run in runs))
-    rows = [[run for run in runs if (run.collective, run.dtype) == kind] for kind in kinds]
+    rows = _rows(runs)
     wide = max(len(row) for row in rows)
-    heights = [3.4 if row[0].collective == "grouped" else 5.0 for row in rows]
+    heights = [3.4 if all(run.collective == "grouped" for run in row) else 5.0 for row in rows]
     with matplotlib.rc_context({"font.size": 10, "axes.spines.top": False}):
         figure = Figure(figsize=(7.4 * wide, sum(heights)), layout="constrained")
         FigureCanvasAgg(figure)
@@ -76,11 +76,22 @@ def save(runs: Sequence[Run], path: str) -> None:
             for run, panel in zip(row, panels, strict=True):
                 (_bars if run.collective == "grouped" else _curves)(run, panel)
             _same_heights(panels, row)
-        figure.savefig(path, dpi=130)
+        figure.savefig(path, dpi=_DPI)
+
+
+def _rows(runs: Sequence[Run]) -> list[list[Run]]:
+    """A row for each collective with all its numbers of ranks; single ones share rows."""
+    kinds = list(dict.fromkeys((run.collective, run.dtype) for run in runs))
+    rows = [[run for run in runs if (run.collective, run.dtype) == kind] for kind in kinds]
+    if len(rows) < 3 or any(len(row) > 1 for row in rows):
+        return rows
+    columns = 2 if len(rows) < 7 else 3
+    alone = [run for row in rows for run in row]
+    return [alone[i : i + columns] for i in range(0, len(alone), columns)]
 
 
 def _same_heights(panels: list[Any], row: list[Run]) -> None:
-    if row[0].collective == "grouped":
+    if row[0].collective == "grouped" or len({(run.collective, run.dtype) for run in row}) > 1:
         return
     limits = [panel.get_ylim() for panel in panels]
     for panel in panels:
@@ -140,7 +151,9 @@ def _axes(run: Run, panel: Any) -> None:
     panel.spines["right"].set_visible(False)
     panel.grid(True, which="major", alpha=0.25)
     panel.set_ylabel("median time of a call")
-    panel.set_title(f"{run.collective} of {run.dtype}, {run.np} ranks", loc="left", weight="bold")
+    panel.set_title(
+        f"{run.collective} of {run.dtype}, {count(run.np, 'rank')}", loc="left", weight="bold"
+    )
 
 
 def _round_time(seconds: float) -> str:
@@ -191,4 +204,4 @@ def _bars(run: Run, panel: Any) -> None:
     panel.set_xlim(0, bars[0][0] * 1.15)
     panel.xaxis.set_major_formatter(lambda value, _: _round_time(value) if value else "0")
     panel.spines["right"].set_visible(False)
-    panel.set_title(f"{run.labels[size]}, {run.np} ranks", loc="left", weight="bold")
+    panel.set_title(f"{run.labels[size]}, {count(run.np, 'rank')}", loc="left", weight="bold")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from tfring.bench.options import size_text
 from tfring.bench.result import (
+    FOR_P99,
+    HAND_OVER_BYTES,
     Entry,
     Run,
+    Summary,
     algorithm_bandwidth,
     bus_bandwidth,
     summarize,
@@ -72,7 +77,7 @@ def _sizes(run: Run) -> str:
             peer = run.best_peer(size)
             cells.append(ratio(run.own(size), peer[1] if peer else None))
         rows.append(cells)
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _lists(run: Run) -> str:
@@ -90,7 +95,7 @@ def _lists(run: Run) -> str:
             if set(cells.values()) != {"-"}:
                 rows.append([label, name, *cells.values()])
                 label = ""
-    return _table(["tensors", "", *used], rows)
+    return table(["tensors", "", *used], rows)
 
 
 def _row_name(entry: Entry) -> str:
@@ -103,27 +108,46 @@ def _list_column(entry: Entry) -> str:
 
 def details(run: Run) -> str:
     """Returns a row per contender and size with everything that is known of it."""
-    head = ["bytes", "", "calls", "min", "median", "p99", "algorithm GB/s", "bus GB/s"]
+    head = ["bytes", "", "calls", "min", "median", "p99", "algorithm", "bus"]
     rows = []
     for size in run.sizes():
         for entry in run.entries:
             summary = run.summary(entry.key, size)
             if summary is None:
                 continue
-            times = (summary.minimum, summary.median, summary.p99)
-            speeds = (
-                algorithm_bandwidth(size, summary.median),
-                bus_bandwidth(run.collective, size, summary.median, run.np),
-            )
+            speeds = _bandwidths(run, size, summary.median)
             rows.append(
-                [run.labels[size], entry.label, str(summary.calls)]
-                + [time_text(seconds) for seconds in times]
-                + [f"{speed / 1e9:.3g}" for speed in speeds]
+                [run.labels[size], entry.label, *_spread(entry, summary)]
+                + ["-" if speed is None else speed_text(speed) for speed in speeds]
             )
-    return _table(head, rows)
+    return table(head, rows)
 
 
-def _count(number: int, what: str) -> str:
+def _bandwidths(run: Run, size: int, seconds: float) -> tuple[float | None, float | None]:
+    """Of algorithm and bus; None where a difference of times drowned in noise."""
+    if seconds <= 0:
+        return None, None
+    return algorithm_bandwidth(size, seconds), bus_bandwidth(run.collective, size, seconds, run.np)
+
+
+def _spread(entry: Entry, summary: Summary) -> list[str]:
+    """Number, minimum, median and 99th percentile; "-" for what means nothing."""
+    fastest, median = time_text(summary.minimum), time_text(summary.median)
+    if entry.per == "difference":
+        return [str(summary.calls), "-", median if summary.median > 0 else "-", "-"]
+    if entry.per == "turn":
+        return [count(summary.calls, "turn"), fastest, median, "-"]
+    slow = time_text(summary.p99)
+    return [
+        str(summary.calls),
+        fastest,
+        median,
+        slow if summary.calls >= FOR_P99 else f"{slow} (slowest)",
+    ]
+
+
+def count(number: int, what: str) -> str:
+    """Returns 1 rank, 2 ranks."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
@@ -131,8 +155,8 @@ def caption(run: Run, rounds: int) -> str:
     """Returns what a reader must know to trust the table."""
     wire = f", tfring's floats travelling as {run.wire}" if run.wire else ""
     return (
-        f"**{_NAMES[run.collective]} of {run.dtype}, {_count(run.np, 'rank')}** on one machine, "
-        f"one thread each{wire}; medians over {_count(rounds, 'round')} in which all take turns, "
+        f"**{_NAMES[run.collective]} of {run.dtype}, {count(run.np, 'rank')}** on one machine, "
+        f"one thread each{wire}; medians over {count(rounds, 'round')} in which all take turns, "
         "a call counted by its slowest rank."
     )
 
@@ -144,12 +168,25 @@ def footnotes(runs: Sequence[Run]) -> str:
         for entry in run.entries:
             lines.append(f"* {_row_name(entry)}: {_explained(entry)}")
         lines += [f"* not measured: {text.splitlines()[0]}" for text in run.absent]
+    lines += _hand_over([seconds for run in runs for seconds in run.hand_overs])
     facts = machine()
     lines.append(
         f"* {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux "
         f"{facts['kernel']}, Python {facts['python']}, {facts['date']}"
     )
     return "\n".join(dict.fromkeys(lines))
+
+
+def _hand_over(turns: Sequence[float]) -> list[str]:
+    """Virtual processors move: then what one core wrote reaches the other many times slower."""
+    if not turns:
+        return []
+    fastest, median, slowest = min(turns), statistics.median(turns), max(turns)
+    return [
+        f"* from one core to another: one rank writes {size_text(HAND_OVER_BYTES)}, then another "
+        f"reads them: median {time_text(median)}, from {time_text(fastest)} to "
+        f"{time_text(slowest)} during the run; libraries that stage through shared memory follow it"
+    ]
 
 
 def as_json(runs: Sequence[Run], command: str) -> dict[str, Any]:
@@ -165,6 +202,7 @@ def as_json(runs: Sequence[Run], command: str) -> dict[str, Any]:
                 "dtype": run.dtype,
                 "wire": run.wire,
                 "absent": run.absent,
+                "hand_overs": run.hand_overs,
                 "contenders": [vars(entry) for entry in run.entries],
                 "results": [_result(run, *key) for key in run.samples],
             }
@@ -195,6 +233,14 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e6:.2f} us"
 
 
+def speed_text(speed: float) -> str:
+    """Returns bytes per second with three digits: 0.35 MB/s, 45.2 MB/s, 1.20 GB/s."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if speed >= unit:
+            return f"{_digits(speed / unit)} {name}/s"
+    return f"{_digits(speed)} B/s"
+
+
 def ratio(first: float | None, second: float | None) -> str:
     """Returns one time over another, "-" where one is missing."""
     return "-" if first is None or not second else f"{first / second:.2f}"
@@ -219,7 +265,8 @@ def _time(run: Run, key: str, size: int) -> str:
     return "-" if median is None else time_text(median)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table in Markdown; all columns but the first hold numbers."""
     lines = ["|".join(["", *(f" {cell} " for cell in cells), ""]) for cells in (head, *rows)]
     lines.insert(1, "|---" + "|---:" * (len(head) - 1) + "|")
     return "\n".join(lines)
@@ -228,13 +275,14 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _result(run: Run, key: str, size: int) -> dict[str, Any]:
     samples = run.samples[key, size]
     summary = summarize(samples)
+    algorithm, bus = _bandwidths(run, size, summary.median)
     return {
         "contender": key,
         "bytes": size,
         "label": run.labels[size],
         **vars(summary),
-        "algorithm_bandwidth": algorithm_bandwidth(size, summary.median),
-        "bus_bandwidth": bus_bandwidth(run.collective, size, summary.median, run.np),
+        "algorithm_bandwidth": algorithm,
+        "bus_bandwidth": bus,
         "samples": samples,
     }
 

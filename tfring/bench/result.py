@@ -6,6 +6,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+FOR_P99 = 100
+HAND_OVER_BYTES = 2**18
 _LIST_WAYS = ("list", "each", "packed")
 
 
@@ -20,6 +22,8 @@ class Entry:
         role: `own`, `peer` or `limit`.
         contender: the contender's name.
         way: which of its ways.
+        per: what a sample is: a `call`, the mean of a whole `turn`, or a `difference` of calls,
+            of which only the median means something.
     """
 
     key: str
@@ -28,6 +32,7 @@ class Entry:
     role: str
     contender: str = ""
     way: str = ""
+    per: str = "call"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Summary:
         calls: how many samples.
         minimum: the fastest.
         median: the middle one.
-        p99: 99 of 100 are not slower; with fewer than 100 samples, the slowest.
+        p99: 99 of 100 are not slower; with fewer than `FOR_P99` samples, the slowest.
     """
 
     calls: int
@@ -60,6 +65,8 @@ class Run:
         labels: what readers see for those bytes.
         absent: one line for each that could not take part.
         wire: what tfring's floats travelled as; "" for their own type.
+        hand_overs: for each turn of the limit, the seconds in which one rank wrote
+            `HAND_OVER_BYTES` and another read them.
     """
 
     np: int
@@ -70,6 +77,7 @@ class Run:
     labels: dict[int, str] = dataclasses.field(default_factory=dict)
     absent: list[str] = dataclasses.field(default_factory=list)
     wire: str = ""
+    hand_overs: list[float] = dataclasses.field(default_factory=list)
 
     def summary(self, key: str, size: int) -> Summary | None:
         """Returns the summary, None where nothing was measured."""
@@ -77,9 +85,9 @@ class Run:
         return summarize(samples) if samples else None
 
     def median(self, key: str, size: int) -> float | None:
-        """Returns the median, None where nothing was measured."""
+        """Returns the median, None where nothing was measured or a difference drowned in noise."""
         summary = self.summary(key, size)
-        return None if summary is None else summary.median
+        return None if summary is None or summary.median <= 0 else summary.median
 
     def sizes(self) -> list[int]:
         """Returns the sizes measured, ascending."""

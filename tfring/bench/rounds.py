@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tfring.bench import catalog
+from tfring.bench.contenders import memory_limit
 from tfring.bench.group import Group, GroupError, shared_memory
 from tfring.bench.options import COMPRESSED, Case, Options, cases
 from tfring.bench.result import Entry, Run, slowest
 
 _LEAST_CALLS = 3
+_HAND_OVERS = 20  # in a turn
 
 
 def measure(options: Options, np: int, say: Callable[[str], None]) -> list[Run]:
@@ -61,6 +64,9 @@ class _Turns:
         """Makes tensors and finds out how many calls fill a turn."""
         self._calls = {}
         self.group.ask(do="forget")
+        if self._hands_over(run):
+            asked = {"collective": "allreduce", "dtype": "float32", "counts": (1,)}
+            self.group.ask(do="prepare", way="hand over", **asked)
         if case.size < self.group.contender.from_bytes:
             return
         for way, entry in self.entries.items():
@@ -88,11 +94,21 @@ class _Turns:
         for way, calls in self._calls.items():
             key = self.entries[way].key, size
             run.samples.setdefault(key, []).extend(self._ask(way, calls)[0])
+        if self._hands_over(run):
+            run.hand_overs.append(statistics.median(self._ask("hand over", _HAND_OVERS)[0]))
+
+    @property
+    def refused(self) -> bool:
+        """Whether it can do nothing of what it was made ready for."""
+        return not self._calls
 
     def lose(self) -> None:
         """Takes part no longer."""
         self.lost, self._calls = True, {}
         self.group.kill()
+
+    def _hands_over(self, run: Run) -> bool:
+        return self.group.contender.role == "limit" and run.np > 1
 
     def _calls_in_a_turn(self, options: Options, way: str, trial: int) -> int:
         """Tries some calls and returns how many fill a turn."""
@@ -122,6 +138,9 @@ def _measure_case(turns: list[_Turns], case: Case, options: Options, run: Run) -
     for turn in turns:
         with _tolerant(turn, run):
             turn.prepare(case, options, run)
+    own = [turn for turn in turns if turn.group.contender.role == "own"]
+    if own and all(turn.refused for turn in own):
+        raise GroupError(f"nothing to measure: {'; '.join(run.absent)}")
     for number in range(options.rounds):
         # Another one first each time: what runs before leaves its traces in the caches.
         for i in range(len(turns)):
@@ -163,6 +182,11 @@ def _connected(group: Group, absent: list[str]) -> bool:
     return True
 
 
+def _shared_bytes(tensors: int) -> int:
+    # Whole words, behind the tensors.
+    return -(-tensors // 64) * 64 + memory_limit.HAND_OVER_MEMORY
+
+
 @contextlib.contextmanager
 def _started(chosen: list[catalog.Contender], np: int, options: Options) -> Iterator[list[Group]]:
     """Starts all groups side by side and ends them whatever happens."""
@@ -174,7 +198,7 @@ def _started(chosen: list[catalog.Contender], np: int, options: Options) -> Iter
     )
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfring-")))
-        shared = stack.enter_context(shared_memory(np * largest))
+        shared = stack.enter_context(shared_memory(_shared_bytes(np * largest)))
         groups: list[Group] = []
         try:
             for contender in chosen:

@@ -149,7 +149,7 @@ def marginal(call: Callable[[], Any], base: Callable[[], Any], parts: int, calls
     for _ in range(calls):
         timed_calls(call, long)
         timed_calls(base, short)
-        samples.append(max(1, (long[1] - long[0] - short[1] + short[0]) // parts))
+        samples.append((long[1] - long[0] - short[1] + short[0]) // parts)
     return samples
 
 

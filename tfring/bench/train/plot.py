@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tfring.bench.train.result import WAYS, Result
+from tfring.bench.train.result import ALONE, DISTRIBUTED, INDEPENDENT, WAYS, Result
+
+_WORDS = {ALONE: "alone", INDEPENDENT: "independent", DISTRIBUTED: "with tfring"}
 
 
 def save(results: Sequence[Result], path: str) -> None:
@@ -32,12 +34,11 @@ def _draw_speeds(results: Sequence[Result], panel: Any) -> None:
         # Models differ too much for one axis: all beside one process alone.
         heights = [result.throughput(way) / result.throughput("alone") for result in results]
         places = [place + (i - 1) * width for place in range(len(results))]
-        bars = panel.bar(places, heights, width, label=way)
+        bars = panel.bar(places, heights, width, label=_WORDS[way])
         texts = [f"{result.throughput(way):.3g}/s" for result in results]
         panel.bar_label(bars, texts, fontsize="x-small")
-    panel.set_xticks(range(len(results)), [_name(result) for result in results])
     panel.set_ylabel("examples per second, times those of one process")
-    panel.legend(fontsize="small")
+    _finish(results, panel)
 
 
 def _draw_parts(results: Sequence[Result], panel: Any) -> None:
@@ -46,9 +47,17 @@ def _draw_parts(results: Sequence[Result], panel: Any) -> None:
         shares = [_share(result, part) for result in results]
         panel.bar(range(len(results)), shares, 0.6, bottom=bottoms, label=part)
         bottoms = [bottom + share for bottom, share in zip(bottoms, shares, strict=True)]
+    panel.set_ylabel("milliseconds of a step with tfring, mean of ranks")
+    _finish(results, panel)
+
+
+def _finish(results: Sequence[Result], panel: Any) -> None:
     panel.set_xticks(range(len(results)), [_name(result) for result in results])
-    panel.set_ylabel("milliseconds of a distributed step, mean of ranks")
-    panel.legend(fontsize="small")
+    panel.set_xlim(-0.7, max(2, len(results)) - 0.3)
+    # Above the panel: inside, it would cover bars.
+    panel.legend(
+        loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize="small"
+    )
 
 
 def _share(result: Result, part: str) -> float:

@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from typing import Any
 
-from tfring.bench.train.parts import Parts, mean
+from tfring.bench.train.parts import Parts
 
 ALONE, INDEPENDENT, DISTRIBUTED = "alone", "independent", "distributed"
 WAYS = (ALONE, INDEPENDENT, DISTRIBUTED)
@@ -63,13 +63,13 @@ class Result:
         ]
 
     def throughput(self, way: str) -> float:
-        """Returns the median round's examples per second."""
-        return statistics.median(self.throughputs(way))
+        """Returns the middle round's examples per second; of two, those of the slower one."""
+        return statistics.median_low(self.throughputs(way))
 
     def step(self, way: str) -> float:
-        """Returns the median seconds of a step, over rounds, ranks and steps."""
-        every = [s for ranks in self.turns[way] for steps in ranks for s in steps]
-        return statistics.median(every)
+        """Returns the mean seconds of a step that `throughput` means."""
+        ranks = len(self.turns[way][0])
+        return ranks * self.batch / self.throughput(way)
 
     def processor_time(self, way: str) -> float:
         """Returns the median round's processor time of a step, of all threads of a rank."""
@@ -85,8 +85,9 @@ class Result:
         return statistics.median(self.efficiencies())
 
     def parts_of(self, rank: int) -> Parts:
-        """Returns the mean parts of a step on a rank."""
-        return mean(self.parts[rank])
+        """Returns the mean parts of a step on a rank, in the round that `throughput` is of."""
+        speeds = self.throughputs(DISTRIBUTED)
+        return self.parts[rank][speeds.index(self.throughput(DISTRIBUTED))]
 
 
 def _parts(raw: dict[str, Any]) -> Parts:

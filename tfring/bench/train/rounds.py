@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tfring.bench import report
 from tfring.bench.catalog import Contender
 from tfring.bench.group import Group
 from tfring.bench.train.result import DISTRIBUTED, WAYS, Result
@@ -20,6 +21,7 @@ from tfring.bench.train.result import DISTRIBUTED, WAYS, Result
 _WORKER = "tfring.bench.train.worker"
 _LEAST_STEPS = 3
 _TRIAL_STEPS = 2
+UNCOUNTED_STEPS = 2  # of each turn: its first and its last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +62,17 @@ def measure(options: Options, np: int, say: Callable[[str], None]) -> list[Resul
 def _measure_model(
     group: Group, name: str, np: int, options: Options, say: Callable[[str], None]
 ) -> Result:
-    say(f"np {np}: {name}")
+    say(f"np {np}: {name}: building it")
     facts = _ask(group, do="prepare", model=name, batch=options.batch)[0]
     result = Result(name, np, group.title, facts["parameters"], facts["batch"])
     trial = _ask(group, do="turn", way=DISTRIBUTED, steps=_TRIAL_STEPS)
     slowest = max(seconds for answer in trial for seconds in answer["seconds"])
     steps = max(_LEAST_STEPS, round(options.seconds / slowest))
+    length = options.rounds * len(WAYS) * (steps + UNCOUNTED_STEPS) * slowest
+    say(f"np {np}: {name}: {options.rounds} x {len(WAYS)} turns of {steps} steps, {length:.0f} s")
     for number in range(options.rounds):
+        if number > 0:
+            say(f"np {np}: {name}: {report.count(number, 'round')} of {options.rounds} done")
         for i in range(len(WAYS)):
             way = WAYS[(i + number) % len(WAYS)]
             result.add(way, _ask(group, do="turn", way=way, steps=steps))
