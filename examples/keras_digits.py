@@ -106,6 +106,7 @@ def train(args: argparse.Namespace) -> tuple[Any, list[float]]:
         validation_data=(x_test[hvd.rank() :: hvd.size()], y_test[hvd.rank() :: hvd.size()]),
         validation_batch_size=360,
         epochs=args.epochs,
+        shuffle=False,  # the dataset does it
         callbacks=callbacks,
         verbose=2 if hvd.rank() == 0 else 0,
     )

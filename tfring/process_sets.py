@@ -109,7 +109,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
     All ranks must make their calls of `add_process_set` and `remove_process_set` in the same
     order. It needs the dynamic mode: `init(process_sets="dynamic")` or the environment variable
-    TFRING_DYNAMIC_PROCESS_SETS=1. Ids of removed sets are used again, the one removed first first.
+    TFRING_DYNAMIC_PROCESS_SETS=1. Ids of removed sets are used again, in the order
+    in which they were removed.
 
     Args:
         process_set: a `ProcessSet` that is not registered, or a sequence of ranks.

@@ -66,7 +66,7 @@ def save(runs: Sequence[Run], path: str) -> None:
 
     rows = _rows(runs)
     wide = max(len(row) for row in rows)
-    heights = [3.4 if all(run.collective == "grouped" for run in row) else 5.0 for row in rows]
+    heights = [3.4 if all(map(_is_short, row)) else 5.0 for row in rows]
     with matplotlib.rc_context({"font.size": 10, "axes.spines.top": False}):
         figure = Figure(figsize=(7.4 * wide, sum(heights)), layout="constrained")
         FigureCanvasAgg(figure)
@@ -74,9 +74,14 @@ def save(runs: Sequence[Run], path: str) -> None:
         for i, row in enumerate(rows):
             panels = [figure.add_subplot(grid[i, j]) for j in range(len(row))]
             for run, panel in zip(row, panels, strict=True):
-                (_bars if run.collective == "grouped" else _curves)(run, panel)
+                (_bars if _is_short(run) else _curves)(run, panel)
             _same_heights(panels, row)
         figure.savefig(path, dpi=_DPI)
+
+
+def _is_short(run: Run) -> bool:
+    """Whether there are only bars to draw: lists of tensors, or a single size."""
+    return run.collective == "grouped" or len(run.sizes()) == 1
 
 
 def _rows(runs: Sequence[Run]) -> list[list[Run]]:
@@ -91,7 +96,8 @@ def _rows(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _same_heights(panels: list[Any], row: list[Run]) -> None:
-    if row[0].collective == "grouped" or len({(run.collective, run.dtype) for run in row}) > 1:
+    kinds = {(run.collective, run.dtype) for run in row}
+    if any(map(_is_short, row)) or len(kinds) > 1:
         return
     limits = [panel.get_ylim() for panel in panels]
     for panel in panels:
@@ -99,13 +105,13 @@ def _same_heights(panels: list[Any], row: list[Run]) -> None:
 
 
 def _curves(run: Run, panel: Any) -> None:
-    drawn = [(entry, *_points(run, entry)) for entry in run.entries if entry.key != "copy"]
+    points = [(entry, *_points(run, entry)) for entry in run.entries if entry.key != "copy"]
+    drawn = [line for line in points if line[1]]
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
     for entry, sizes, medians in drawn:
         if entry.role == "limit":
-            panel.fill_between(sizes, medians, min(medians) / 10**3, color=_GREY, alpha=0.22, lw=0)
-            _name_limit(panel, sizes[-1], medians)
+            _draw_limit(panel, sizes, medians)
             continue
         panel.plot(
             sizes,
@@ -117,21 +123,22 @@ def _curves(run: Run, panel: Any) -> None:
             markersize=5 if entry.key == "engine" else 3.5,
             zorder=3 if entry.role == "own" else 2,
         )
-    medians = [m for entry, _, found in drawn if entry.role != "limit" for m in found]
-    panel.set_ylim(min(medians) / 2, max(medians) * 2)
+    medians = [median for _, _, found in drawn for median in found]
+    panel.set_ylim(min(medians) / 3, max(medians) * 2)
     _axes(run, panel)
     _name_lines(panel, drawn)
 
 
-def _name_limit(panel: Any, last: int, medians: list[float]) -> None:
+def _draw_limit(panel: Any, sizes: list[int], medians: list[float]) -> None:
+    panel.fill_between(sizes, medians, min(medians) / 10**3, color=_GREY, alpha=0.22, lw=0)
     panel.annotate(
         "memory's limit",
-        (last, min(medians)),
-        xytext=(-5, 0),
+        (sizes[-1], min(medians)),
+        xytext=(-5, -2),
         textcoords="offset points",
         ha="right",
         va="top",
-        color="#555555",
+        color="#333333",
         fontsize=9,
     )
 
@@ -186,7 +193,7 @@ def _name_lines(panel: Any, drawn: list[tuple[Entry, list[int], list[float]]]) -
 
 
 def _bars(run: Run, panel: Any) -> None:
-    """One bar for each way to reduce the list, the fastest on top."""
+    """One bar for each way to do it, the fastest on top."""
     size = run.sizes()[-1]
     medians = [(run.median(entry.key, size), entry) for entry in run.entries if entry.key != "copy"]
     bars = sorted(
@@ -204,4 +211,6 @@ def _bars(run: Run, panel: Any) -> None:
     panel.set_xlim(0, bars[0][0] * 1.15)
     panel.xaxis.set_major_formatter(lambda value, _: _round_time(value) if value else "0")
     panel.spines["right"].set_visible(False)
-    panel.set_title(f"{run.labels[size]}, {count(run.np, 'rank')}", loc="left", weight="bold")
+    what = "" if run.collective == "grouped" else f"{run.collective} of {run.dtype}, "
+    title = f"{what}{run.labels[size]}, {count(run.np, 'rank')}"
+    panel.set_title(title, loc="left", weight="bold")

@@ -163,11 +163,13 @@ def caption(run: Run, rounds: int) -> str:
 
 def footnotes(runs: Sequence[Run]) -> str:
     """Returns who took part, who did not, and on which machine."""
-    lines = []
+    taking_part: dict[str, str] = {}
     for run in runs:
-        for entry in run.entries:
-            lines.append(f"* {_row_name(entry)}: {_explained(entry)}")
-        lines += [f"* not measured: {text.splitlines()[0]}" for text in run.absent]
+        for entry in run.entries:  # what a call costs anyway was measured in each run: once will do
+            name = _row_name(entry)
+            taking_part.setdefault(name, f"* {name}: {_explained(entry)}")
+    lines = list(taking_part.values())
+    lines += [f"* not measured: {text.splitlines()[0]}" for run in runs for text in run.absent]
     lines += _hand_over([seconds for run in runs for seconds in run.hand_overs])
     facts = machine()
     lines.append(

@@ -53,7 +53,8 @@ def _draw_parts(results: Sequence[Result], panel: Any) -> None:
 
 def _finish(results: Sequence[Result], panel: Any) -> None:
     panel.set_xticks(range(len(results)), [_name(result) for result in results])
-    panel.set_xlim(-0.7, max(2, len(results)) - 0.3)
+    margin = 0.6 if len(results) > 1 else 1.2
+    panel.set_xlim(-margin, len(results) - 1 + margin)
     # Above the panel: inside, it would cover bars.
     panel.legend(
         loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize="small"
