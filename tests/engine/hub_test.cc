@@ -1,6 +1,8 @@
 // What rank 0 decides: when hosts agree, and whom a stalled collective misses.
 #include "custom_ops/core/schedule/hub.h"
 
+#include <poll.h>
+
 #include "check.h"
 #include "custom_ops/core/rendezvous/identity.h"
 
@@ -66,6 +68,24 @@ TEST(StallThatMissesNobodySaysSo) {
   EXPECT_EQ(AskAll(&warned, {}, false), "");
   Hub failed(&members);
   EXPECT_CONTAINS(AskAll(&failed, {}, true), "although every rank");
+}
+
+TEST(ARunningCollectiveMissesWhoeverDoesNotAnswer) {
+  const GroupMembers members = FourRanksOnTwoHosts();
+  Hub hub(&members);
+  ASSERT_TRUE(hub.StartInquiry(7, "no data", false, false, true));
+  for (int rank = 0; rank < 4; ++rank) hub.Answer(7, rank, true);
+  const auto warned = hub.FinishedInquiries();
+  ASSERT_EQ(warned.size(), 1u);
+  EXPECT_EQ(warned[0].text, "no data; all ranks answer, though");
+  ASSERT_TRUE(hub.StartInquiry(7, "no data", true, false, true));
+  for (const int rank : {0, 1, 3}) hub.Answer(7, rank, true);
+  EXPECT_TRUE(hub.FinishedInquiries().empty());
+  poll(nullptr, 0, hub.NextInquiry().PollMs());
+  const auto failed = hub.FinishedInquiries();
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_EQ(failed[0].text, "no data; rank 2 (host b) does not answer");
+  EXPECT_TRUE(failed[0].fatal);
 }
 
 TEST(AHostThatHasJoinedIsNotWaitedFor) {

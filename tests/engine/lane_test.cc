@@ -175,5 +175,26 @@ TEST(AnAbortAfterALeaveEndsTheWait) {
   EXPECT_EQ(status.message(), "rank 1 is gone");
 }
 
+// The connection is the first to tell of a death, and the last to know whose.
+TEST(ALostConnectionLeavesTheReasonToTheSideChannel) {
+  int fds[2] = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+  std::vector<HostSockets> sockets(2);
+  sockets[1].emplace_back(fds[0]);
+  Failure failure;
+  Mesh mesh(0, std::move(sockets), {"here", "there"}, &failure);
+  std::string got(8, '?');
+  int left = 1;
+  mesh.Receive(1, 0, 1, Parts(&got), &left);
+  close(fds[1]);
+  std::thread other([&failure] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    failure.Abort(Unavailable("rank 3 is gone"));
+  });
+  const Status status = mesh.Turn(3, Deadline::After(20));
+  other.join();
+  EXPECT_EQ(status.message(), "rank 3 is gone");
+}
+
 }  // namespace
 }  // namespace tfring

@@ -1,5 +1,6 @@
 // Ranks as processes: what threads cannot show. A killed rank, repeated jobs,
 // forked children, and what is left behind.
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,9 +28,9 @@ JobOptions Options() {
   return options;
 }
 
-// Exit code 0 only if the survivor hears of rank 1's death in time.
-int SurviveRank1(int rank, const JobOptions& options,
-                 const std::string& store) {
+// Exit code 0 only if the survivor's error has `text`, and in time.
+int Survive(int rank, const JobOptions& options, const std::string& store,
+            const std::string& text) {
   const tfr_config config = ConfigOf(options, rank, store);
   tfr_world* world = nullptr;
   if (tfr_world_create(&config, &world, nullptr) != TFR_OK) return 10;
@@ -46,59 +47,144 @@ int SurviveRank1(int rank, const JobOptions& options,
   tfr_world_shutdown(world);
   const int64_t left = tfring::NowNs();
   if (error.code != TFR_UNAVAILABLE) return 11;
-  if (std::strstr(error.text, "rank 1") == nullptr) return 12;
+  EXPECT_CONTAINS(std::string(error.text), text);
+  if (std::strstr(error.text, text.c_str()) == nullptr) return 12;
   if (heard - begin > kSoonNs) return 13;
   if (left - heard > kSoonNs) return 14;
   return 0;
 }
 
-struct KillCase {
+struct LossCase {
   const char* name;
   std::vector<std::string> hosts;
   const char* fault;
+  const char* text;
 };
 
-const std::vector<KillCase>& KillCases() {
-  static const std::vector<KillCase> cases = {
-      {"one host", {"a", "a", "a"}, "rank=1 collective=2 chunk=20 do=kill"},
-      {"before it", {"a", "a", "a"}, "rank=1 collective=2 do=kill"},
-      {"hosts", {"a", "b", "a"}, "rank=1 collective=2 chunk=5 do=kill"},
-  };
+const LossCase& CaseOf(const std::vector<LossCase>& cases,
+                       const std::string& name) {
+  for (const LossCase& c : cases) {
+    if (name == c.name) return c;
+  }
+  std::abort();
+}
+
+JobOptions OptionsOf(const LossCase& c) {
+  JobOptions options = Options();
+  options.size = static_cast<int>(c.hosts.size());
+  options.hosts = c.hosts;
+  options.faults = c.fault;
+  return options;
+}
+
+const std::vector<LossCase>& KillCases() {
+  static const std::vector<LossCase> cases = {
+      {"one host",
+       {"a", "a", "a"},
+       "rank=1 collective=2 chunk=20 do=kill",
+       "rank 1 (host a) is gone"},
+      {"before it",
+       {"a", "a", "a"},
+       "rank=1 collective=2 do=kill",
+       "rank 1 (host a) is gone"},
+      {"hosts",
+       {"a", "b", "a"},
+       "rank=1 collective=2 chunk=5 do=kill",
+       "rank 1 (host b) is gone"},
+      {"alone on hosts",
+       {"a", "b", "c"},
+       "rank=1 collective=2 chunk=20 do=kill",
+       "rank 1 (host b) is gone"},
+      {"rank 0",
+       {"a", "b", "c"},
+       "rank=0 collective=2 chunk=9 do=kill",
+       "rank 0 (host a) is gone"}};
   return cases;
 }
 
 ROLE(survivor) {
-  JobOptions options = Options();
-  options.size = 3;
-  for (const KillCase& c : KillCases()) {
-    if (argument != c.name) continue;
-    options.hosts = c.hosts;
-    options.faults = c.fault;
-  }
-  return SurviveRank1(rank, options, store);
+  const LossCase& c = CaseOf(KillCases(), argument);
+  return Survive(rank, OptionsOf(c), store, c.text);
 }
 
 TEST(KilledInTheMiddleOfACollective) {
-  for (const KillCase& c : KillCases()) {
+  for (const LossCase& c : KillCases()) {
     CASE(c.name);
     const std::vector<int> statuses = RunProcesses(3, "survivor", c.name);
-    EXPECT_TRUE(WIFSIGNALED(statuses[1]));
-    EXPECT_EQ(statuses[0], 0);
-    EXPECT_EQ(statuses[2], 0);
+    const int killed = c.fault[5] - '0';
+    for (int rank = 0; rank < 3; ++rank) {
+      const int status = statuses[static_cast<size_t>(rank)];
+      if (rank == killed) {
+        EXPECT_TRUE(WIFSIGNALED(status));
+      } else {
+        EXPECT_EQ(status, 0);
+      }
+    }
     if (check::CurrentFailures().hung()) return;
   }
 }
 
+const std::vector<LossCase>& StopCases() {
+  static const std::vector<LossCase> cases = {
+      {"one host",
+       {"a", "a"},
+       "rank=1 collective=1 chunk=3 do=stop",
+       "for 2 s, the limit; rank 1 (host a) does not answer"},
+      {"another host",
+       {"a", "b"},
+       "rank=1 collective=1 chunk=3 do=stop",
+       "for 2 s, the limit; rank 1 (host b) does not answer"},
+      // ... whose first rank waits for it, too.
+      {"second of another host",
+       {"a", "a", "b", "b"},
+       "rank=3 collective=1 chunk=3 do=stop",
+       "for 2 s, the limit; rank 3 (host b) does not answer"},
+      // Nobody is left to ask who answers.
+      {"rank 0",
+       {"a", "b"},
+       "rank=0 collective=1 chunk=3 do=stop",
+       "rank 0 (host a) for 2 s, the limit"}};
+  return cases;
+}
+
+// What this process says from now on to its end.
+class Said {
+ public:
+  Said() : fd_(memfd_create("said", MFD_CLOEXEC)) { dup2(fd_, STDERR_FILENO); }
+  std::string Text() const {
+    std::string text(static_cast<size_t>(lseek(fd_, 0, SEEK_END)), '\0');
+    const ssize_t got = pread(fd_, text.data(), text.size(), 0);
+    return text.substr(0, got > 0 ? static_cast<size_t>(got) : 0);
+  }
+
+ private:
+  int fd_;
+};
+
 ROLE(peer_of_a_stopped_rank) {
-  JobOptions options;
-  options.faults = "rank=1 collective=1 chunk=3 do=stop";
-  options.fail_after_s = 1;
-  return SurviveRank1(rank, options, store);
+  const LossCase& c = CaseOf(StopCases(), argument);
+  JobOptions options = OptionsOf(c);
+  options.warn_after_s = 0.25;
+  options.fail_after_s = 2;
+  const Said said;
+  const int outcome = Survive(rank, options, store, c.text);
+  if (outcome != 0) return outcome;
+  // Rank 0 warns.
+  const bool warns = said.Text().find("for 0.25 s; rank ") != std::string::npos;
+  return warns == (rank == 0) ? 0 : 15;
 }
 
 TEST(StoppedPeerIsAnErrorAfterTheLimit) {
-  Processes ranks(2, "peer_of_a_stopped_rank", "");
-  EXPECT_EQ(ranks.Wait(0), 0);
+  for (const LossCase& c : StopCases()) {
+    CASE(c.name);
+    Processes ranks(static_cast<int>(c.hosts.size()), "peer_of_a_stopped_rank",
+                    c.name);
+    const int stopped = c.fault[5] - '0';
+    for (int rank = 0; rank < static_cast<int>(c.hosts.size()); ++rank) {
+      if (rank != stopped) EXPECT_EQ(ranks.Wait(rank), 0);
+    }
+    if (check::CurrentFailures().hung()) return;
+  }
 }
 
 ROLE(five_cycles) {

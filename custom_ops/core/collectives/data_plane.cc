@@ -13,20 +13,20 @@ namespace {
 constexpr uint64_t kRemoteBytes = uint64_t{64} << 20;
 constexpr uint64_t kSmallestChunk = 4096;
 
-Deadline FailDeadline(double seconds) {
-  return seconds > 0 ? Deadline::After(seconds) : Deadline::Never();
-}
+// What rank 0 finds out about a wait that was too long, it says sooner.
+constexpr double kReasonSeconds = 5.0;
 
 }  // namespace
 
 DataPlane::DataPlane(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
                      const Failure* failure, Faults* faults,
-                     double fail_after_s)
+                     double warn_after_s, double fail_after_s)
     : members_(members),
       local_(local),
       mesh_(mesh),
       failure_(failure),
       faults_(faults),
+      warn_after_s_(warn_after_s),
       fail_after_s_(fail_after_s),
       pool_(local->copy_threads()) {}
 
@@ -101,22 +101,50 @@ Status DataPlane::AwaitAll(Counter RankState::* counter, uint64_t value) {
   return Await(kAll, counter, value);
 }
 
+// wait(deadline) gives DEADLINE_EXCEEDED with what has not happened.
+template <typename Wait>
+Status DataPlane::WaitWithLimits(Wait&& wait) {
+  double waited = 0;
+  const bool warns = warn_after_s_ > 0 &&
+                     (fail_after_s_ <= 0 || warn_after_s_ < fail_after_s_);
+  if (warns) {
+    const Status first = wait(Deadline::After(warn_after_s_));
+    if (first.code() != TFR_DEADLINE_EXCEEDED) return first;
+    ReportStuck(StrCat(first.message(), " for ", warn_after_s_, " s"), false);
+    waited = warn_after_s_;
+  }
+  const Status last =
+      wait(fail_after_s_ > 0 ? Deadline::After(fail_after_s_ - waited)
+                             : Deadline::Never());
+  if (last.code() != TFR_DEADLINE_EXCEEDED) return last;
+  const std::string what =
+      StrCat(last.message(), " for ", fail_after_s_, " s, the limit");
+  ReportStuck(what, true);
+  const Status reason = wait(Deadline::After(kReasonSeconds));
+  return reason.code() == TFR_DEADLINE_EXCEEDED ? DeadlineExceeded(what)
+                                                : reason;
+}
+
+void DataPlane::ReportStuck(const std::string& what, bool fatal) const {
+  if (stuck_) stuck_(what, fatal);
+}
+
 Status DataPlane::AwaitAny(const Goals& goals, int of) {
   if (local_->Reached(goals, of)) return Status::Ok();
   const auto interrupted = [this] { return failure_->Stops(index_); };
-  const Deadline deadline = FailDeadline(fail_after_s_);
-  switch (local_->WaitFor(goals, of, interrupted, deadline)) {
-    case WaitOutcome::kReady:
-      return Status::Ok();
-    case WaitOutcome::kInterrupted:
-      return failure_->status();
-    default:
-      const int rank = of == kAll ? local_->Slowest() : of;
-      return DeadlineExceeded(
-          StrCat("rank ",
-                 members_->RankAt(members_->here()[static_cast<size_t>(rank)]),
-                 " stopped in the middle of it for ", fail_after_s_, " s"));
-  }
+  return WaitWithLimits([&](Deadline deadline) {
+    switch (local_->WaitFor(goals, of, interrupted, deadline)) {
+      case WaitOutcome::kReady:
+        return Status::Ok();
+      case WaitOutcome::kInterrupted:
+        return failure_->status();
+      default:
+        const int rank = of == kAll ? local_->Slowest() : of;
+        const int place = members_->here()[static_cast<size_t>(rank)];
+        return DeadlineExceeded(
+            StrCat("rank ", members_->RankAt(place), " did not go on"));
+    }
+  });
 }
 
 Status DataPlane::RunOverHosts(uint64_t steps, std::vector<Stage> before,
@@ -130,7 +158,9 @@ Status DataPlane::RunOverHosts(uint64_t steps, std::vector<Stage> before,
 }
 
 Status DataPlane::AwaitHosts() {
-  return mesh_->Turn(index_, FailDeadline(fail_after_s_));
+  const Status status = WaitWithLimits(
+      [this](Deadline deadline) { return mesh_->Turn(index_, deadline); });
+  return status.ok() ? status : mesh_->Break(status);
 }
 
 }  // namespace tfring

@@ -9,8 +9,10 @@
 #define TFRING_CORE_COLLECTIVES_DATA_PLANE_H_
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,7 +32,14 @@ class DataPlane {
  public:
   // `mesh` is null on one host and on ranks that do not lead theirs.
   DataPlane(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
-            const Failure* failure, Faults* faults, double fail_after_s);
+            const Failure* failure, Faults* faults, double warn_after_s,
+            double fail_after_s);
+
+  // Called when a wait in the middle of a collective reaches a limit: `what`
+  // has not happened for so long. After a fatal one somebody who finds out why
+  // may end the world; else the wait does, a few seconds later.
+  using Stuck = std::function<void(const std::string& what, bool fatal)>;
+  void OnStuck(Stuck stuck) { stuck_ = std::move(stuck); }
 
   const GroupMembers& members() const { return *members_; }
   LocalGroup& local() const { return *local_; }
@@ -133,6 +142,8 @@ class DataPlane {
                    std::vector<iovec> parts, int* pending) {
     mesh_->Receive(host, chunk, TagOf(chunk, step), std::move(parts), pending);
   }
+  // Moves what can be moved of these without waiting.
+  Status PokeHosts() { return mesh_->Poke(index_); }
   // Waits until some of these have moved.
   Status AwaitHosts();
 
@@ -146,13 +157,18 @@ class DataPlane {
   static constexpr uint64_t kLeastPart = 16 * 1024;
 
   Status AwaitAny(const Goals& goals, int of);
+  template <typename Wait>
+  Status WaitWithLimits(Wait&& wait);
+  void ReportStuck(const std::string& what, bool fatal) const;
 
   const GroupMembers* const members_;
   LocalGroup* const local_;
   Mesh* const mesh_;
   const Failure* const failure_;
   Faults* const faults_;
+  const double warn_after_s_;
   const double fail_after_s_;
+  Stuck stuck_;
   int32_t host_algorithm_ = 0;
   CopyPool pool_;
   uint64_t index_ = 0;

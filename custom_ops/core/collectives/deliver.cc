@@ -71,7 +71,7 @@ class Deliverer {
       transfers_.Receive(h, chunk, PartsBetween(h, here, step, chunk));
       transfers_.Send(h, chunk, PartsBetween(here, h, step, chunk));
     }
-    return plane_->mesh()->Poke();
+    return plane_->PokeHosts();
   }
 
   Status AwaitExchange(uint64_t, uint64_t chunk) {

@@ -45,7 +45,7 @@ class Gatherer {
       transfers_.Receive(h, chunk, PartsOf(h, step, chunk));
       transfers_.Send(h, chunk, ours);
     }
-    return plane_->mesh()->Poke();
+    return plane_->PokeHosts();
   }
 
   Status AwaitExchange(uint64_t, uint64_t chunk) {

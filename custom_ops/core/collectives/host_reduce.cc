@@ -168,7 +168,7 @@ Status HostReducer::Post(uint64_t chunk) {
   PostReceives(&flight);
   PostSends(&flight);
   Advance(&flight);  // nothing may be due
-  TFR_RETURN_IF_ERROR(plane_->mesh()->Poke());
+  TFR_RETURN_IF_ERROR(plane_->PokeHosts());
   AdvanceFlights();
   return Status::Ok();
 }

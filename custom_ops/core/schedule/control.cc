@@ -11,9 +11,9 @@ namespace {
 enum class Type : uint32_t {
   kReady = 1,   // uid, value: digest, extra: kAlike, kSomeJoined
   kGo = 2,      // uid, value: verdict, extra: place that came last
-  kStall = 3,   // uid, value: fatal, extra: is a join, text: title
-  kAsk = 4,     // uid
-  kHave = 5,    // uid, value: 1 if it is pending there
+  kStall = 3,   // uid, value: fatal, extra: kIsJoin, kRuns, text: title
+  kAsk = 4,     // uid, extra: kRuns
+  kHave = 5,    // uid, value: 1 if it is pending there, or kRuns
   kAbort = 6,   // text
   kLeave = 7,   // value: rank, extra: collectives of the group executed
   kJoined = 8,  // all members of the sender's host
@@ -21,6 +21,8 @@ enum class Type : uint32_t {
 
 constexpr uint64_t kAlike = 1;
 constexpr uint64_t kSomeJoined = 2;
+constexpr uint64_t kIsJoin = 1;
+constexpr uint64_t kRuns = 2;  // then whoever answers has it
 
 constexpr uint32_t kMaxText = 1 << 16;
 constexpr size_t kHeaderBytes = 40;
@@ -116,7 +118,19 @@ void Control::Stalled(uint64_t number, uint64_t uid, const std::string& title,
   message.group = number;
   message.uid = uid;
   message.value = fatal ? 1 : 0;
-  message.extra = is_join ? 1 : 0;
+  message.extra = is_join ? kIsJoin : 0;
+  message.text = title;
+  TellHub(message);
+}
+
+void Control::Stuck(uint64_t number, uint64_t uid, const std::string& title,
+                    bool fatal) {
+  Message message;
+  message.type = Type::kStall;
+  message.group = number;
+  message.uid = uid;
+  message.value = fatal ? 1 : 0;
+  message.extra = kRuns;
   message.text = title;
   TellHub(message);
 }
@@ -291,18 +305,20 @@ void Control::Go(ControlGroup* group, const LogEntry& entry) {
 }
 
 void Control::HandleStall(ControlGroup* group, const Message& message) {
+  const bool runs = (message.extra & kRuns) != 0;
   if (!group->hub.StartInquiry(message.uid, message.text, message.value != 0,
-                               message.extra != 0)) {
+                               (message.extra & kIsJoin) != 0, runs)) {
     return;
   }
   Message ask;
   ask.type = Type::kAsk;
   ask.group = group->number;
   ask.uid = message.uid;
+  ask.extra = message.extra & kRuns;
   Spread(ask, group->members.ranks, members_->rank);
   if (group->events != nullptr) {
     group->hub.Answer(message.uid, group->members.rank,
-                      group->events->IsPending(message.uid));
+                      runs || group->events->IsPending(message.uid));
   }
   OnInquiry();
 }
@@ -312,8 +328,10 @@ void Control::HandleAsk(ControlGroup* group, const Message& message) {
   answer.type = Type::kHave;
   answer.group = group->number;
   answer.uid = message.uid;
-  answer.value =
-      group->events != nullptr && group->events->IsPending(message.uid) ? 1 : 0;
+  const bool has_it =
+      group->events != nullptr &&
+      ((message.extra & kRuns) != 0 || group->events->IsPending(message.uid));
+  answer.value = has_it ? 1 : 0;
   ToHub(answer);
 }
 

@@ -81,6 +81,11 @@ class Control {
   // warns, or, if fatal, ends the world naming those that do not have it.
   void Stalled(uint64_t number, uint64_t uid, const std::string& title,
                bool fatal, bool is_join);
+  // A collective that runs does not get on. Rank 0 asks all members whether
+  // they are there and warns, or, if fatal, ends the world naming those that
+  // are not.
+  void Stuck(uint64_t number, uint64_t uid, const std::string& title,
+             bool fatal);
   // Ends the world everywhere.
   void Abort(const std::string& text);
   // This rank leaves after its part of the group's first `executed`

@@ -45,9 +45,13 @@ Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       options_(options),
       agreement_(local->agreement(), local->local_size()),
       announcer_(members, options.number, &agreement_),
-      plane_(members, local, mesh, failure, faults, options.fail_after_s),
+      plane_(members, local, mesh, failure, faults, options.warn_after_s,
+             options.fail_after_s),
       timing_(members->rank, members->size) {
   plane_.SetHostAlgorithm(options.host_algorithm);
+  plane_.OnStuck([this](const std::string& what, bool fatal) {
+    ReportStuck(what, fatal);
+  });
 }
 
 Group::~Group() {
@@ -270,6 +274,7 @@ void Group::Execute(uint64_t index) {
   moments.began = NowNs();
   faults_->AtCollective(index);
   plane_.Begin(index);
+  running_uid_ = entry.uid;
   Status status = RunEntry(entry, operation.get());
   // A usage error concerns this collective; any other has left the data plane
   // in the middle of something, which ends the world.

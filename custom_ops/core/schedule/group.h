@@ -137,6 +137,7 @@ class Group {
   Deadline NextStallCheck();
   void CheckStalls();
   void ReportStall(const Operation& operation, bool fatal, bool overdue);
+  void ReportStuck(const std::string& what, bool fatal);
 
   const GroupMembers* const members_;
   LocalGroup* const local_;
@@ -169,6 +170,7 @@ class Group {
   const Operation* current_ = nullptr;  // guarded by mutex_
   std::condition_variable end_;
   std::atomic<uint64_t> executed_{0};  // written by the executor
+  uint64_t running_uid_ = 0;           // the executor's
   int64_t progress_ns_ = 0;  // when the log last advanced; the executor's
   GroupStats stats_;
   Timing timing_;

@@ -72,4 +72,20 @@ void Group::ReportStall(const Operation& operation, bool fatal, bool overdue) {
   }
 }
 
+// The collective that runs here does not get on.
+void Group::ReportStuck(const std::string& what, bool fatal) {
+  if (control_ == nullptr) return;
+  std::string title = "a collective of other ranks";
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (current_ != nullptr) {
+      title = StrCat(current_->Title(), " (", current_->Describe(), ")");
+    }
+  }
+  control_->Stuck(options_.number, running_uid_,
+                  StrCat("rank ", members_->RankAt(members_->rank), ": ", title,
+                         ": ", what),
+                  fatal);
+}
+
 }  // namespace tfring

@@ -66,7 +66,7 @@ uint64_t Hub::Close() {
 }
 
 bool Hub::StartInquiry(uint64_t uid, const std::string& title, bool fatal,
-                       bool is_join) {
+                       bool is_join, bool runs) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (inquiries_.size() > kRememberedInquiries) inquiries_.clear();
   const auto [it, is_new] = inquiries_.try_emplace(uid);
@@ -77,6 +77,7 @@ bool Hub::StartInquiry(uint64_t uid, const std::string& title, bool fatal,
   inquiry.title = title;
   inquiry.fatal = fatal;
   inquiry.is_join = is_join;
+  inquiry.runs = runs;
   inquiry.open = true;
   inquiry.deadline = Deadline::After(kAnswerSeconds);
   inquiry.silent.insert(members_->ranks.begin(), members_->ranks.end());
@@ -99,21 +100,36 @@ std::vector<StallReport> Hub::FinishedInquiries() {
     if (!inquiry.open) continue;
     if (!inquiry.silent.empty() && !inquiry.deadline.expired()) continue;
     inquiry.open = false;
-    std::set<int> absent = inquiry.missing;
-    absent.insert(inquiry.silent.begin(), inquiry.silent.end());
-    if (!absent.empty()) {
-      reports.push_back({StrCat(inquiry.title, " waits for ", RankList(absent)),
-                         inquiry.fatal});
-    } else if (inquiry.fatal && !inquiry.is_join) {
-      reports.push_back({StrCat(inquiry.title,
-                                " waits although every rank has submitted it; "
-                                "do ranks have more than ",
-                                Agreement::kWindow,
-                                " collectives pending, in different orders?"),
-                         true});
-    }
+    const std::string text = ReportOf(inquiry);
+    if (!text.empty()) reports.push_back({text, inquiry.fatal});
   }
   return reports;
+}
+
+std::string Hub::ReportOf(const Inquiry& inquiry) const {
+  if (inquiry.runs) {
+    std::string silent;
+    for (const int rank : inquiry.silent) {
+      const int place = members_->PlaceOf(rank);
+      const int host = members_->host_of[static_cast<size_t>(place)];
+      silent += StrCat(silent.empty() ? "" : ", ", "rank ", rank, " (host ",
+                       members_->host_names[static_cast<size_t>(host)], ")");
+    }
+    return StrCat(inquiry.title, "; ",
+                  silent.empty() ? "all ranks answer, though"
+                                 : silent + " does not answer");
+  }
+  std::set<int> absent = inquiry.missing;
+  absent.insert(inquiry.silent.begin(), inquiry.silent.end());
+  if (!absent.empty()) {
+    return StrCat(inquiry.title, " waits for ", RankList(absent));
+  }
+  if (!inquiry.fatal || inquiry.is_join) return "";
+  return StrCat(inquiry.title,
+                " waits although every rank has submitted it; do ranks have "
+                "more than ",
+                Agreement::kWindow,
+                " collectives pending, in different orders?");
 }
 
 Deadline Hub::NextInquiry() {

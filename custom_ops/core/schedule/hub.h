@@ -44,8 +44,9 @@ class Hub {
   // whether they have it; false if that has been done or is going on. A join
   // does not wait for ranks that wait themselves: if there are only such, then
   // what they wait for will be reported.
+  // With `runs` it is in the middle: then all are asked whether they are there.
   bool StartInquiry(uint64_t uid, const std::string& title, bool fatal,
-                    bool is_join = false);
+                    bool is_join = false, bool runs = false);
   // A member's answer.
   void Answer(uint64_t uid, int place, bool has_it);
   // Inquiries that all have answered or that have waited long enough. Ranks
@@ -66,12 +67,14 @@ class Hub {
     std::string title;
     bool fatal = false;
     bool is_join = false;
+    bool runs = false;
     bool open = false;
     std::set<int> silent;   // ranks
     std::set<int> missing;  // ranks
     Deadline deadline = Deadline::Never();
   };
 
+  std::string ReportOf(const Inquiry& inquiry) const;  // "": nothing to say
   // Of what all hosts have, unless closed.
   std::optional<LogEntry> EntryOf(uint64_t uid, const Ready& ready);
 

@@ -9,6 +9,10 @@ namespace tfring {
 namespace {
 
 constexpr double kLookAgainSeconds = 0.1;
+// A peer's death closes its connections in any order; rank 0 hears of it and
+// says so within milliseconds.
+constexpr double kReasonSeconds = 2.0;
+constexpr int kReasonLookMs = 2;
 
 }  // namespace
 
@@ -39,15 +43,27 @@ void Mesh::Receive(int host, uint64_t stripe, uint64_t tag,
   LaneOf(host, stripe).Receive(tag, std::move(parts), pending);
 }
 
-Status Mesh::Poke() {
+Status Mesh::Poke(uint64_t index) {
   uint64_t moved = 0;
-  return Move(&moved);
+  return Move(index, &moved);
 }
 
-Status Mesh::Move(uint64_t* moved) {
+Status Mesh::Move(uint64_t index, uint64_t* moved) {
   if (!broken_.ok()) return broken_;
   const Status status = MoveLanes(moved);
-  return status.ok() ? status : Break(status);
+  return status.ok() ? status : Break(ReasonOf(index, status));
+}
+
+// A connection that ends is a consequence. What the side channel says names who
+// died or left, which need not be the rank at the other end.
+Status Mesh::ReasonOf(uint64_t index, const Status& status) const {
+  if (status.code() != TFR_UNAVAILABLE) return status;
+  const Deadline deadline = Deadline::After(kReasonSeconds);
+  while (!failure_->Stops(index)) {
+    if (deadline.expired()) return status;
+    poll(nullptr, 0, kReasonLookMs);
+  }
+  return failure_->status();
 }
 
 Status Mesh::Break(Status status) {
@@ -87,7 +103,7 @@ void Mesh::Watch(int event_fd) {
 Status Mesh::Turn(uint64_t index, Deadline deadline) {
   for (uint64_t moved = 0;;) {
     if (failure_->Stops(index)) return Break(failure_->status());
-    TFR_RETURN_IF_ERROR(Move(&moved));
+    TFR_RETURN_IF_ERROR(Move(index, &moved));
     if (moved > 0) return Status::Ok();
     // A failure that does not concern this collective must not spin the loop.
     // One that does may still follow, which its event does not tell then.
@@ -101,7 +117,7 @@ Status Mesh::Turn(uint64_t index, Deadline deadline) {
       return Break(Internal(StrCat("poll: ", ErrnoText(errno))));
     }
     if (ready <= 0 && deadline.expired()) {
-      return Break(DeadlineExceeded(StrCat("no data from or to ", Stuck())));
+      return DeadlineExceeded(StrCat("no data came from or went to ", Stuck()));
     }
   }
 }

@@ -47,12 +47,15 @@ class Mesh {
   void Receive(int host, uint64_t stripe, uint64_t tag,
                std::vector<iovec> parts, int* pending);
 
-  // Moves what can be moved without waiting. After an error nothing moves any
-  // more, so that nothing is stored into memory that is gone.
-  Status Poke();
+  // Moves what can be moved without waiting, for collective `index`.
+  Status Poke(uint64_t index);
   // Waits until something has moved. Ends early when collective `index` cannot
-  // finish. DEADLINE_EXCEEDED names the hosts that did not move.
+  // finish. DEADLINE_EXCEEDED names the hosts that did not move; it is the only
+  // error after which one may go on.
   Status Turn(uint64_t index, Deadline deadline);
+  // After an error nothing moves any more, so that nothing is stored into
+  // memory that is gone. Returns it.
+  Status Break(Status status);
 
   // Memory for what comes from other hosts, kept for the next time: the
   // `place`-th piece, of at least `bytes` bytes, aligned like a cache line.
@@ -75,9 +78,9 @@ class Mesh {
 
   Lane& LaneOf(int host, uint64_t stripe);
   void Watch(int event_fd);
-  Status Move(uint64_t* moved);
+  Status Move(uint64_t index, uint64_t* moved);
   Status MoveLanes(uint64_t* moved);
-  Status Break(Status status);
+  Status ReasonOf(uint64_t index, const Status& status) const;
   std::string Stuck() const;
 
   const int host_;
