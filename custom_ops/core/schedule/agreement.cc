@@ -7,6 +7,7 @@
 #include <new>
 
 #include "custom_ops/core/common/clock.h"
+#include "custom_ops/core/common/relax.h"
 
 namespace tfring {
 namespace {
@@ -40,6 +41,11 @@ class Agreement::Lock {
   explicit Lock(const Agreement& agreement)
       : table_(agreement.table_), timeout_s_(agreement.lock_timeout_s_) {
     result_ = pthread_mutex_trylock(&table_->mutex);
+    // It is held for less than what it costs to sleep and to be woken.
+    for (int i = 0; result_ == EBUSY && i < kLooks; ++i) {
+      Relax();
+      result_ = pthread_mutex_trylock(&table_->mutex);
+    }
     if (result_ == EBUSY) result_ = LockSlowly();
     // The owner died. Its world is about to be aborted; the table is still
     // safe to walk, since entries are counted only once complete.
@@ -69,6 +75,8 @@ class Agreement::Lock {
   }
 
  private:
+  static constexpr int kLooks = 50;
+
   // In steps: the clock that every C library offers for this may be set back.
   int LockSlowly() {
     constexpr int64_t kStepNs = 100 * 1000 * 1000;
@@ -91,8 +99,10 @@ class Agreement::Lock {
 };
 
 uint64_t Agreement::Bytes(int local_size) {
-  return sizeof(Table) +
-         sizeof(Pending) * kWindow * static_cast<uint64_t>(local_size);
+  constexpr uint64_t kAlignment = 64;  // of what lies behind
+  const uint64_t bytes = sizeof(Table) + sizeof(Pending) * kWindow *
+                                             static_cast<uint64_t>(local_size);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 Agreement::Agreement(char* memory, int local_size, double lock_timeout_s)

@@ -321,11 +321,14 @@ Status ProcessSets::RunRemove(DataPlane* plane, int64_t handle) {
 // --- all of them ------------------------------------------------------------
 
 void ProcessSets::Retire(const MembershipPointer& membership) {
+  tfr_stats others = {};
+  AddStats(&others);
   std::lock_guard<std::mutex> lock(mutex_);
   membership->AddStats(&retired_);
   membership->AddWaits(retired_waits_.data());
   retired_.staging_bytes_peak =
-      std::max(retired_.staging_bytes_peak, retired_.staging_bytes);
+      std::max(retired_.staging_bytes_peak,
+               retired_.staging_bytes + others.staging_bytes);
   retired_.staging_bytes = 0;
 }
 

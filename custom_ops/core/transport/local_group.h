@@ -32,6 +32,7 @@
 
 #include "custom_ops/core/common/clock.h"
 #include "custom_ops/core/common/futex.h"
+#include "custom_ops/core/common/relax.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/transport/shared_memory.h"
 #include "custom_ops/core/transport/tuning.h"
@@ -159,6 +160,12 @@ class LocalGroup {
     if (Look(ready)) return WaitOutcome::kReady;
     return Sleep(ready, interrupted, deadline);
   }
+  // ... without the spin.
+  template <typename Ready, typename Interrupted>
+  WaitOutcome WaitAsleep(Ready&& ready, Interrupted&& interrupted,
+                         Deadline deadline) {
+    return Sleep(ready, interrupted, deadline);
+  }
 
   // Whether rank `of` (kAll: all others) has reached the goal.
   bool Reached(const Goal& goal, int of) const {
@@ -191,15 +198,20 @@ class LocalGroup {
     return outcome;
   }
 
- private:
+  bool IsAsleep(int local) const {
+    return ranks_[local].sleeping.load(std::memory_order_seq_cst) != 0;
+  }
+  // Wakes one rank, like RingOthers.
   void Ring(int local) {
     RankState& state = ranks_[local];
+    if (!IsAsleep(local)) return;
     // Whoever takes the mark wakes it; it looks again before it sleeps again.
     if (state.sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
     state.doorbell.fetch_add(1, std::memory_order_seq_cst);
     FutexWakeAll(&state.doorbell);
   }
 
+ private:
   // Whether `rank` sleeps and has what it wants now that this rank's counter is
   // `value`. The mark was set after what is wanted, and the sleeper looked at
   // all counters after it had set the mark.
@@ -244,7 +256,11 @@ class LocalGroup {
   // take turns spinning while the other cannot run: a whole spin lost per wait.
   bool SharesProcessor() {
     const int32_t processor = sched_getcpu() + 1;
-    mine().processor.store(processor, std::memory_order_relaxed);
+    // Others read the line: it is written when it changes only.
+    std::atomic<int32_t>& known = mine().processor;
+    if (known.load(std::memory_order_relaxed) != processor) {
+      known.store(processor, std::memory_order_relaxed);
+    }
     for (int p = 0; p < shape_.local_size; ++p) {
       if (p == local_rank_) continue;
       if (ranks_[p].processor.load(std::memory_order_relaxed) == processor) {
@@ -275,14 +291,6 @@ class LocalGroup {
     constexpr int64_t kHour = int64_t{3600} * 1000000000;
     const int64_t left = deadline.RemainingNs();
     return left < kHour ? left : kHour;
-  }
-
-  static void Relax() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#else
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-#endif
   }
 
   const SharedMemory memory_;
