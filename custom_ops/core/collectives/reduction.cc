@@ -5,13 +5,9 @@
 namespace tfring {
 
 Reduction::Reduction(DataPlane* plane, const Operation& operation)
-    : plane_(plane), operation_(operation) {
-  const bool average = operation.reduce_op == TFR_AVERAGE;
-  spec_.op = average ? static_cast<int32_t>(TFR_SUM) : operation.reduce_op;
-  spec_.prescale = operation.prescale;
-  spec_.postscale = operation.postscale;
-  spec_.divisor = average ? plane->active_count() : 1;
-  spec_.dtype = 0;
+    : plane_(plane),
+      operation_(operation),
+      source_ranks_(plane->active_count()) {
   for (int p = 0; p < plane->local().local_size(); ++p) {
     if (plane->IsActive(plane->members().here()[static_cast<size_t>(p)])) {
       locals_.push_back(p);
@@ -21,11 +17,19 @@ Reduction::Reduction(DataPlane* plane, const Operation& operation)
 }
 
 ReduceSpec Reduction::SpecOf(size_t tensor) const {
-  ReduceSpec spec = spec_;
-  const OperationTensor& of = operation_.tensors[tensor];
-  spec.dtype = of.dtype;
-  spec.source_dtype = of.staged_dtype;
-  if (of.is_narrowed()) spec.prescale = 1.0;  // done before
+  return SpecOf(operation_, operation_.tensors[tensor], source_ranks_);
+}
+
+ReduceSpec Reduction::SpecOf(const Operation& operation,
+                             const OperationTensor& tensor, int sources) {
+  const bool average = operation.reduce_op == TFR_AVERAGE;
+  ReduceSpec spec;
+  spec.dtype = tensor.dtype;
+  spec.op = average ? static_cast<int32_t>(TFR_SUM) : operation.reduce_op;
+  spec.prescale = tensor.is_narrowed() ? 1.0 : operation.prescale;  // done
+  spec.postscale = operation.postscale;
+  spec.divisor = average ? sources : 1;
+  spec.source_dtype = tensor.staged_dtype;
   return spec;
 }
 

@@ -18,6 +18,9 @@ class Reduction {
 
   // From slots to outputs, inside a host.
   ReduceSpec SpecOf(size_t tensor) const;
+  // ... of as many sources.
+  static ReduceSpec SpecOf(const Operation& operation,
+                           const OperationTensor& tensor, int sources);
 
   // The same over several hosts, in steps. Partial results are accumulators, or
   // of the wire dtype where the tensor travels in that: then they are divided
@@ -54,7 +57,7 @@ class Reduction {
 
   const DataPlane* const plane_;
   const Operation& operation_;
-  ReduceSpec spec_;
+  const int source_ranks_;
   std::vector<int> locals_;  // where the sources are
   std::vector<const void*> sources_;
 };

@@ -9,6 +9,7 @@
 
 #include "custom_ops/core/common/sha256.h"
 #include "custom_ops/core/schedule/agreement.h"
+#include "custom_ops/core/schedule/express.h"
 #include "custom_ops/core/transport/tuning.h"
 
 namespace tfring {
@@ -29,7 +30,8 @@ Status ShapeOf(const GroupMembers& members, const MemoryOptions& options,
         StrCat("at most ", kMaxLocalRanks,
                " ranks can share a host. Received: ", shape->local_size));
   }
-  shape->agreement_bytes = Agreement::Bytes(shape->local_size);
+  shape->agreement_bytes =
+      Agreement::Bytes(shape->local_size) + Express::Bytes(shape->local_size);
   Tuning& tuning = shape->tuning;
   const bool alone = members.size == 1;  // nothing to choose for
   tuning = ChooseTuning(alone ? MachineCosts() : MeasuredCosts(),

@@ -45,6 +45,8 @@ Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       options_(options),
       agreement_(local->agreement(), local->local_size()),
       announcer_(members, options.number, &agreement_),
+      express_(local->agreement() + Agreement::Bytes(local->local_size()),
+               local->local_size(), local->local_rank()),
       plane_(members, local, mesh, failure, faults, options.warn_after_s,
              options.fail_after_s),
       timing_(members->rank, members->size) {
@@ -80,7 +82,7 @@ Status Group::Submit(std::unique_ptr<Operation> operation) {
 }
 
 Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread,
-                     uint64_t* uid) {
+                     uint64_t* uid, bool* express) {
   if (faults_->any()) faults_->AtSubmission(submissions_.fetch_add(1));
   const uint64_t name =
       HashBytes(operation->name.data(), operation->name.size());
@@ -98,7 +100,10 @@ Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread,
     if (uid != nullptr) *uid = announcement.uid;
     pending_.push_back(std::move(operation));
     if (wake_thread) thread_needed_ = true;
-    if (joins) {
+    if (express != nullptr && TryExpress(*pending_.back(), announcement)) {
+      *express = true;
+      announce = false;
+    } else if (joins) {
       joined_ = true;
       announce = MustAnnounceJoin();
     } else if (announced_ == Agreement::kWindow) {
@@ -109,6 +114,7 @@ Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread,
     }
   }
   if (announce) joins ? AnnounceJoin() : Announce(announcement);
+  if (express == nullptr || !*express) AnswerExpress();
   if (wake_thread) wake_.notify_one();
   return Status::Ok();
 }
@@ -183,10 +189,14 @@ Status Group::Run(std::unique_ptr<Operation> operation) {
   RunWaiter waiter;
   operation->done = &RunWaiter::Done;
   operation->done_user = &waiter;
-  TFR_RETURN_IF_ERROR(Accept(std::move(operation), /*wake_thread=*/false));
+  bool express = false;
+  const bool may_express = MayExpress(*operation);
+  TFR_RETURN_IF_ERROR(Accept(std::move(operation), /*wake_thread=*/false,
+                             nullptr, may_express ? &express : nullptr));
+  if (express) RingForExpress();
   const auto done = [&waiter] { return waiter.done.load(); };
   for (;;) {
-    if (TryBecomeExecutor()) {
+    if (std::exchange(express, false) || TryBecomeExecutor()) {
       Drive(&waiter.done);
       ReleaseExecutor();
     }
@@ -236,7 +246,13 @@ void Group::Drive(const std::atomic<bool>* until) {
   for (;;) {
     if (until != nullptr && until->load(std::memory_order_acquire)) return;
     const uint64_t next = executed_.load(std::memory_order_relaxed);
-    if (failure_->Stops(next)) {
+    const bool stops = failure_->Stops(next);
+    // Even then: others may have run what all have, and left.
+    if (express_.waiting() && ExpressIsDecided()) {
+      express_.Count() == Express::Votes::kAll ? RunExpress() : AnnounceVoid();
+      continue;
+    }
+    if (stops) {
       FailPending();
       return;
     }
@@ -246,16 +262,22 @@ void Group::Drive(const std::atomic<bool>* until) {
       continue;
     }
     if (until == nullptr && !HasPending()) return;
+    if (!express_.waiting()) AnswerExpress();
     WaitForLog();
   }
 }
 
 void Group::WaitForLog() {
   const uint64_t next = executed_.load(std::memory_order_relaxed);
-  const auto ready = [&] { return agreement_.head() > next; };
+  const auto ready = [&] {
+    if (agreement_.head() > next) return true;
+    if (express_.waiting()) return ExpressIsDecided();
+    return has_express() && express_.IsCalled();
+  };
+  if (local_->Look(ready)) return;
   const auto interrupted = [&] { return failure_->Stops(next); };
   const WaitOutcome outcome =
-      local_->Wait(ready, interrupted, NextStallCheck());
+      local_->WaitAsleep(ready, interrupted, NextStallCheck());
   if (outcome == WaitOutcome::kTimeout) CheckStalls();
 }
 
@@ -302,35 +324,6 @@ void Group::Execute(uint64_t index) {
   Finish(operation.get(), status);
   std::lock_guard<std::mutex> lock(mutex_);
   current_ = nullptr;
-}
-
-void Group::Count(const Operation& operation, const Moments& moments,
-                  int last) {
-  timing_.Count(moments, last);
-  stats_.collectives += 1;
-  stats_.tensors += operation.tensors.size();
-  stats_.payload_bytes += operation.InputBytes();
-  stats_.travel_bytes += operation.TravelBytes();
-  if (options_.recorder != nullptr && options_.recorder->on()) {
-    Record(operation, moments, last);
-  }
-}
-
-void Group::Record(const Operation& operation, const Moments& moments,
-                   int last) {
-  tfr_record record = {};
-  operation.name.copy(record.name, sizeof(record.name) - 1);
-  record.submitted_ns = moments.submitted;
-  record.agreed_ns = std::max(moments.agreed, moments.submitted);
-  record.began_ns = moments.began;
-  record.ended_ns = moments.ended;
-  record.bytes = operation.InputBytes();
-  record.travel_bytes = operation.TravelBytes();
-  record.group = options_.number;
-  record.kind = operation.kind;
-  record.tensors = static_cast<int32_t>(operation.tensors.size());
-  record.last_rank = last < 0 ? -1 : members_->RankAt(last);
-  options_.recorder->Add(record);
 }
 
 Status Group::RunEntry(const LogEntry& entry, Operation* operation) {
@@ -401,6 +394,7 @@ void Group::FailPending() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     failed.swap(pending_);
+    if (express_.waiting()) express_.Release();
     backlog_.clear();
     announced_ = 0;
   }

@@ -24,6 +24,7 @@
 #include "custom_ops/core/schedule/agreement.h"
 #include "custom_ops/core/schedule/announcer.h"
 #include "custom_ops/core/schedule/control.h"
+#include "custom_ops/core/schedule/express.h"
 #include "custom_ops/core/schedule/failure.h"
 #include "custom_ops/core/schedule/faults.h"
 #include "custom_ops/core/schedule/operation.h"
@@ -91,7 +92,7 @@ class Group {
 
  private:
   Status Accept(std::unique_ptr<Operation> operation, bool wake_thread,
-                uint64_t* uid = nullptr);
+                uint64_t* uid = nullptr, bool* express = nullptr);
   void Announce(const Announcement& announcement);
   bool TryBecomeExecutor();
   void ReleaseExecutor();
@@ -124,6 +125,18 @@ class Group {
   bool AwaitBriefly(int32_t patience, Deadline deadline);
   bool IsHelped(uint64_t uid);
 
+  // small ones in one round (group_express.cc)
+  bool has_express() const {
+    return members_->host_count() == 1 && members_->size > 1;
+  }
+  bool MayExpress(const Operation& operation) const;
+  bool TryExpress(const Operation& operation, const Announcement& what);
+  void RingForExpress();
+  bool ExpressIsDecided();
+  void RunExpress();
+  void AnnounceVoid();
+  void AnswerExpress();
+
   // joining (group_join.cc)
   uint64_t JoinUid() const;
   bool MustAnnounceJoin();  // mutex_ is held
@@ -146,6 +159,7 @@ class Group {
   const GroupOptions options_;
   Agreement agreement_;
   Announcer announcer_;
+  Express express_;
   DataPlane plane_;
   Control* control_ = nullptr;
 
@@ -169,8 +183,9 @@ class Group {
   bool executing_ = false;              // guarded by mutex_
   const Operation* current_ = nullptr;  // guarded by mutex_
   std::condition_variable end_;
-  std::atomic<uint64_t> executed_{0};  // written by the executor
-  uint64_t running_uid_ = 0;           // the executor's
+  std::atomic<uint64_t> executed_{0};     // written by the executor
+  uint64_t running_uid_ = 0;              // the executor's
+  const Operation* expressed_ = nullptr;  // of express_; the executor's
   int64_t progress_ns_ = 0;  // when the log last advanced; the executor's
   GroupStats stats_;
   Timing timing_;

@@ -1,0 +1,113 @@
+// Small collectives whose data travels with the announcement (express.h).
+//
+// Only where the calling thread can run it itself and this rank has nothing
+// else to do: then the order in which ranks run things is of no concern.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "custom_ops/core/collectives/allreduce_express.h"
+#include "custom_ops/core/common/hash.h"
+#include "custom_ops/core/schedule/group.h"
+
+namespace tfring {
+namespace {
+
+// Every rank reads what all have: no more than this in all.
+constexpr uint64_t kMostBytes = 16 * 1024;
+
+}  // namespace
+
+bool Group::MayExpress(const Operation& operation) const {
+  if (members_->host_count() != 1 || members_->size == 1 || faults_->any()) {
+    return false;
+  }
+  const auto ranks = static_cast<uint64_t>(members_->size);
+  return FitsExpress(operation,
+                     std::min(Express::kPayloadBytes, kMostBytes / ranks));
+}
+
+// The operation is pending. If it is the only one, fills a place with it and
+// makes this thread the executor. mutex_ is held.
+bool Group::TryExpress(const Operation& operation, const Announcement& what) {
+  if (executing_ || pending_.size() != 1 || !backlog_.empty()) return false;
+  char* const place = express_.Begin();
+  if (place == nullptr) return false;
+  StageExpress(operation, place);
+  expressed_ = &operation;
+  express_.Fill(HashCombine(what.uid, what.digest), what.now_ns);
+  executing_ = true;
+  return true;
+}
+
+// Whoever decides it wakes all; others only those that must answer.
+void Group::RingForExpress() {
+  const bool decided = ExpressIsDecided();
+  for (int p = 0; p < local_->local_size(); ++p) {
+    if (p == local_->local_rank() || !local_->IsAsleep(p)) continue;
+    if (decided || !express_.HasFilled(p)) local_->Ring(p);
+  }
+}
+
+bool Group::ExpressIsDecided() {
+  return express_.Count() != Express::Votes::kOpen;
+}
+
+// All ranks have filled their places. The operation is the first pending one,
+// since it was the only one when it came; the list itself may grow meanwhile.
+void Group::RunExpress() {
+  const Operation& operation = *expressed_;
+  Moments moments;
+  std::array<const char*, kMaxLocalRanks> staged;
+  int last = 0;
+  for (int p = 0; p < local_->local_size(); ++p) {
+    staged[static_cast<size_t>(p)] = express_.payload(p);
+    if (express_.filled_ns(p) > express_.filled_ns(last)) last = p;
+  }
+  ReduceExpress(operation, staged.data(), local_->local_size());
+  moments.pending = moments.submitted = operation.submitted_ns;
+  moments.agreed = express_.filled_ns(last);
+  moments.began = std::max(moments.agreed, moments.submitted);
+  moments.ended = progress_ns_ = NowNs();
+  Count(operation, moments, members_->here()[static_cast<size_t>(last)]);
+  bool announce_join = false;
+  std::unique_ptr<Operation> done;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    express_.Release();
+    done = std::move(pending_.front());
+    pending_.erase(pending_.begin());
+    announce_join = MustAnnounceJoin();
+  }
+  if (announce_join) AnnounceJoin();
+  Finish(done.get(), Status::Ok());
+}
+
+// Not all ranks have filled theirs with this: in the usual way, then.
+void Group::AnnounceVoid() {
+  Announcement announcement;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    express_.Release();
+    const Operation& operation = *expressed_;
+    announcement = {operation.uid, operation.Digest(), operation.submitted_ns};
+    if (announced_ == Agreement::kWindow) {
+      backlog_.push_back(announcement);
+      return;
+    }
+    ++announced_;
+  }
+  Announce(announcement);
+}
+
+// What this rank has announced in the usual way, others may have tried here.
+void Group::AnswerExpress() {
+  if (!has_express() || !express_.IsCalled()) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!express_.Refuse()) return;
+  }
+  local_->RingOthers();
+}
+
+}  // namespace tfring
