@@ -84,6 +84,7 @@ def result() -> Result:
         made.add("independent", answers(0.5, None))
         parts = vars(Parts(0.3, {1: 0.1}, 0.05, 0.05, 0.02))
         made.add("distributed", answers(seconds, parts))
+        made.add_exchange([{"seconds": [0.02, 0.01, 0.03]}, {"seconds": [0.01]}])
     return made
 
 
@@ -96,6 +97,13 @@ def test_throughput_counts_the_examples_of_all_ranks() -> None:
 def test_efficiency_is_the_median_of_rounds() -> None:
     assert result().efficiencies() == pytest.approx([1.0, 0.78125, 0.5])
     assert result().efficiency() == pytest.approx(0.78125)
+
+
+def test_an_exchange_takes_as_long_as_on_its_slowest_rank() -> None:
+    made = result()
+    assert made.exchanges == [0.02] * 3
+    made.exchanges[0] = 0.03
+    assert "| 20.0 ms (20.0 ms to 30.0 ms) |" in report.speeds([made])
 
 
 def test_both_tables_tell_of_the_same_round() -> None:
@@ -138,7 +146,7 @@ def test_tables_and_json() -> None:
     assert (
         "| cnn | 0.7M | 8 | 20/s, step 400 ms | 32/s, step 500 ms | 25/s, step 640 ms |" in speeds
     )
-    assert "| 78.1% (50.0 to 100.0) | 320 ms | 250 ms |" in speeds
+    assert "| 78.1% (50.0 to 100.0) | 20.0 ms | 320 ms | 250 ms |" in speeds
     row = "| cnn | 1 | 500 ms | 300 ms | 100 ms for rank 1 | 50.0 ms | 50.0 ms | 20.0 ms |"
     assert row in report.steps([result()])
     content = json.loads(json.dumps(report.as_json([result()], "command")))

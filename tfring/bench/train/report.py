@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ _CAPTION = """\
 take turns. *Alone*: one process. *Independent*: {np} processes at the same time, without
 communication. *With tfring*: {np} ranks with `DistributedOptimizer`. *Efficiency*: examples per
 second with tfring over those of independent processes in the turn beside it; the median of rounds,
-the lowest and the highest."""
+the lowest and the highest. *Exchange alone*: the ranks average tensors as large as the gradients,
+and do nothing else."""
 _ABOVE = """\
 * {models}: above 100%, tfring's ranks were faster than independent processes: by the noise of the
   rounds, or because ranks that wait for each other compete less for caches and memory"""
@@ -31,11 +33,11 @@ def speeds(results: Sequence[Result]) -> str:
     """Returns the table of throughputs: a row per model."""
     np = results[0].np
     head = ["model", "parameters", "batch", "alone", f"{np} independent", f"{np} with tfring"]
-    head += ["efficiency", "processor time of a step", "of independent"]
+    head += ["efficiency", "exchange alone", "processor time of a step", "of independent"]
     rows = [
         [result.model, f"{result.parameters / 1e6:.1f}M", str(result.batch)]
         + [_speed(result, way) for way in (ALONE, INDEPENDENT, DISTRIBUTED)]
-        + [_efficiency(result)]
+        + [_efficiency(result), _exchange(result)]
         + [time_text(result.processor_time(way)) for way in (DISTRIBUTED, INDEPENDENT)]
         for result in results
     ]
@@ -95,6 +97,13 @@ def as_json(results: Sequence[Result], command: str) -> dict[str, Any]:
 
 def _speed(result: Result, way: str) -> str:
     return f"{result.throughput(way):.4g}/s, step {time_text(result.step(way))}"
+
+
+def _exchange(result: Result) -> str:
+    """The median of rounds and, where the machine changed meanwhile, the extremes."""
+    low, high = min(result.exchanges), max(result.exchanges)
+    text = time_text(statistics.median(result.exchanges))
+    return text if high < 1.2 * low else f"{text} ({time_text(low)} to {time_text(high)})"
 
 
 def _efficiency(result: Result) -> str:

@@ -25,6 +25,8 @@ class Result:
         turns: for each way and round, the seconds of each step on each rank that took part.
         parts: for each rank, the mean parts of a step in each round.
         processor: for each way and round, seconds of processor time of a step, mean of ranks.
+        exchanges: for each round, the seconds in which the ranks average tensors as large as the
+            gradients, with nothing else to do; the slowest rank's median.
     """
 
     model: str
@@ -39,6 +41,7 @@ class Result:
     processor: dict[str, list[float]] = dataclasses.field(
         default_factory=lambda: {way: [] for way in WAYS}
     )
+    exchanges: list[float] = dataclasses.field(default_factory=list)
 
     def add(self, way: str, answers: list[dict[str, Any]]) -> None:
         """Notes a turn.
@@ -54,6 +57,10 @@ class Result:
             self.parts = self.parts or [[] for _ in answers]
             for rounds, one in zip(self.parts, answers, strict=True):
                 rounds.append(_parts(one["parts"]))
+
+    def add_exchange(self, answers: list[dict[str, Any]]) -> None:
+        """Notes what the ranks said of their exchanges."""
+        self.exchanges.append(max(statistics.median(one["seconds"]) for one in answers))
 
     def throughputs(self, way: str) -> list[float]:
         """Returns the examples per second of all ranks together, one number for each round."""

@@ -21,6 +21,7 @@ from tfring.bench.train.result import DISTRIBUTED, WAYS, Result
 _WORKER = "tfring.bench.train.worker"
 _LEAST_STEPS = 3
 _TRIAL_STEPS = 2
+_EXCHANGES = 10  # in a round
 UNCOUNTED_STEPS = 2  # of each turn: its first and its last
 
 
@@ -76,6 +77,7 @@ def _measure_model(
         for i in range(len(WAYS)):
             way = WAYS[(i + number) % len(WAYS)]
             result.add(way, _ask(group, do="turn", way=way, steps=steps))
+        result.add_exchange(_ask(group, do="exchange", calls=_EXCHANGES))
     return result
 
 

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import tfring
 import tfring.keras as hvd
 from tfring import _records, world
 from tfring.bench.train import parts
@@ -92,6 +93,20 @@ class Trainee:
             answer["parts"] = vars(parts.mean(split))
         return answer
 
+    def exchange(self, calls: int) -> dict[str, Any]:
+        """Averages tensors as large as the gradients, with nothing else to do.
+
+        Returns:
+            Seconds of each call but the first.
+        """
+        variables = self._models["plain"].trainable_variables
+        tensors = [tf.zeros(variable.shape) for variable in variables]
+        stamps = []
+        for _ in range(calls + 2):
+            stamps.append(time.monotonic_ns())
+            tfring.grouped_allreduce(tensors, name="exchange")
+        return {"seconds": [(b - a) / 1e9 for a, b in itertools.pairwise(stamps[1:])]}
+
     def _train(self, way: str, steps: int) -> _Clock:
         clock = _Clock()
         self._models[way].fit(
@@ -125,8 +140,11 @@ def _serve(stream: Any) -> None:
             keras.backend.clear_session(free_memory=True)
             trainee = Trainee(message["model"], message["batch"])
             _send(stream, parameters=trainee.parameters, batch=trainee.batch)
-        elif message["way"] == "alone" and hvd.rank() > 0:
+        elif message.get("way") == "alone" and hvd.rank() > 0:
             _send(stream)  # sleeps while rank 0 has the machine
+        elif message["do"] == "exchange":
+            assert trainee is not None
+            _send(stream, **trainee.exchange(message["calls"]))
         else:
             assert trainee is not None
             _send(stream, **trainee.turn(message["way"], message["steps"]))
