@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import random
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tfring.bench import (
     worker,
 )
 from tfring.bench.contenders.base import Prepared
-from tfring.bench.contenders.memory_limit import MemoryLimit
+from tfring.bench.contenders.memory_limit import HAND_OVER_MEMORY, MemoryLimit
 from tfring.bench.group import Group, GroupError, shared_memory
 from tfring.bench.problem import Problem
 from tfring.bench.result import Entry, Run
@@ -422,6 +423,13 @@ def test_a_rank_alone_has_no_limit(np: int, ways: list[str]) -> None:
     assert [way for way, _ in limit.ways] == ways
 
 
+def test_what_one_rank_measures_is_said(run: Run) -> None:
+    alone = dataclasses.replace(run, np=1)
+    assert "A rank alone moves nothing" in report.caption(alone, 3)
+    bus = [row.split("|")[-2].strip() for row in report.details(alone).splitlines()[2:]]
+    assert set(bus) == {"-"}
+
+
 def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(mpi_launchers, "find", lambda: [])
@@ -503,6 +511,20 @@ def test_limit_moves_what_it_must(
         wanted = [total] * ranks if collective == "allreduce" else range(1, ranks + 1)
         found = [set(tensor.tolist()) for tensor in tensors]
         assert found == [{float(value)} for value in wanted]
+
+
+def test_one_rank_hands_a_block_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFRING_SIZE", "3")
+    with shared_memory(HAND_OVER_MEMORY) as path, futures.ThreadPoolExecutor() as pool:
+        calls = []
+        for rank in range(3):
+            monkeypatch.setenv("TFRING_RANK", str(rank))
+            calls.append(MemoryLimit(path).prepare("hand over", PROBLEM, []).call)
+        for _ in range(3):
+            for done in [pool.submit(call) for call in calls]:
+                done.result(timeout=20)
+        words = np.fromfile(path, np.int64)
+    assert (words[0], words[8], set(words[16:])) == (3, 3, {2})
 
 
 def test_group_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def details(run: Run) -> str:
             speeds = _bandwidths(run, size, summary.median)
             rows.append(
                 [run.labels[size], entry.label, *_spread(entry, summary)]
-                + ["-" if speed is None else speed_text(speed) for speed in speeds]
+                + [speed_text(speed) if speed else "-" for speed in speeds]
             )
     return table(head, rows)
 
@@ -154,10 +154,11 @@ def count(number: int, what: str) -> str:
 def caption(run: Run, rounds: int) -> str:
     """Returns what a reader must know to trust the table."""
     wire = f", tfring's floats travelling as {run.wire}" if run.wire else ""
+    alone = ". A rank alone moves nothing: this is what a call costs" if run.np == 1 else ""
     return (
         f"**{_NAMES[run.collective]} of {run.dtype}, {count(run.np, 'rank')}** on one machine, "
         f"one thread each{wire}; medians over {count(rounds, 'round')} in which all take turns, "
-        "a call counted by its slowest rank."
+        f"a call counted by its slowest rank{alone}."
     )
 
 
