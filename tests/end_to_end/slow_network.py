@@ -18,7 +18,11 @@ import struct
 import subprocess
 import sys
 import time
-import uuid
+
+if __name__ == "__main__" or not __package__:
+    from namespaces import Namespaces, run
+else:
+    from .namespaces import Namespaces, run
 
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
@@ -36,8 +40,8 @@ _QUEUE_S = 0.02
 PAYLOAD_SHARE = (_MTU - _TCP_IP) / (_MTU + _FRAME)
 
 
-class SlowNetwork:
-    """Hosts 1 to n at addresses `address(1)` to `address(n)`; `with` closes it.
+class SlowNetwork(Namespaces):
+    """Hosts behind links of a rate and delay.
 
     Args:
         hosts: how many.
@@ -50,34 +54,18 @@ class SlowNetwork:
     """
 
     def __init__(self, hosts: int, bits_per_s: float, delay_s: float) -> None:
-        self.hosts = hosts
-        self._tag = uuid.uuid4().hex[:6]
-        self._network = f"10.204.{int(self._tag[:2], 16)}"
+        super().__init__(hosts, "10.204")
+        self._link = [str(bits_per_s), str(delay_s)]
         self._files: list[int] = []
         self._switch: subprocess.Popen[bytes] | None = None
-        try:
-            for host in range(1, hosts + 1):
-                self._add(host)
-            numbers = [str(file) for file in self._files]
-            self._switch = subprocess.Popen(
-                [sys.executable, __file__, str(bits_per_s), str(delay_s), *numbers],
-                pass_fds=self._files,
-            )
-        except BaseException:
-            self.close()
-            raise
 
-    def name(self, host: int) -> str:
-        """The namespace of a host."""
-        return f"s{self._tag}{host}"
-
-    def address(self, host: int) -> str:
-        """The address of a host."""
-        return f"{self._network}.{host}"
-
-    def inside(self, host: int, *argv: str) -> list[str]:
-        """The command line that runs `argv` on a host."""
-        return ["ip", "netns", "exec", self.name(host), *argv]
+    def open(self) -> None:
+        """Makes the hosts, then starts what joins them."""
+        super().open()
+        numbers = [str(file) for file in self._files]
+        self._switch = subprocess.Popen(
+            [sys.executable, __file__, *self._link, *numbers], pass_fds=self._files
+        )
 
     def close(self) -> None:
         """Ends the switch and removes the hosts."""
@@ -87,30 +75,18 @@ class SlowNetwork:
         for file in self._files:
             os.close(file)
         self._files.clear()
-        for host in range(1, self.hosts + 1):
-            subprocess.run(["ip", "netns", "del", self.name(host)], capture_output=True)
+        super().close()
 
-    def __enter__(self) -> SlowNetwork:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _add(self, host: int) -> None:
-        name, device = self.name(host), f"t{self._tag}{host}"
+    def _connect(self, host: int) -> str:
+        device = f"t{self.name(host)}"
         file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         self._files.append(file)
         flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
         fcntl.ioctl(file, _TUNSETIFF, struct.pack("16sH22x", device.encode(), flags))
         fcntl.ioctl(file, _TUNSETOFFLOAD, _OFFLOAD_CHECKSUM | _OFFLOAD_TSO4)
-        for command in (
-            f"netns add {name}",
-            f"link set {device} netns {name}",
-            f"-n {name} addr add {self.address(host)}/24 dev {device}",
-            f"-n {name} link set {device} mtu {_MTU} up",
-            f"-n {name} link set lo up",
-        ):
-            subprocess.run(["ip", *command.split()], check=True, capture_output=True)
+        run(f"link set {device} netns {self.name(host)}")
+        run(f"-n {self.name(host)} link set {device} mtu {_MTU}")
+        return device
 
 
 class Switch:

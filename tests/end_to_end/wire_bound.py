@@ -4,11 +4,17 @@ The least that each of H hosts must send is 2(H-1)/H of the bytes; on a link of 
 takes at least so long. To measure on hosts joined by a slow network (root, no TensorFlow):
 
     python tests/end_to_end/wire_bound.py --hosts 2 3 4 --mbits 1000 --delay-ms 1 --mib 64
+
+Without a limit, hosts are pretended on this one and nothing is needed. Numbers of leaders are
+compared in turns; what one processor cannot show is how the work of the busiest rank shrinks:
+
+    python tests/end_to_end/wire_bound.py --mbits 0 --hosts 2 --ranks-per-host 4 --leaders 1 2 4
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -38,26 +44,49 @@ class Question:
     mib: float = 64.0
     rounds: int = 3
     warmups: int = 1
+    leaders: int = 0  # of each host; 0: as many as the engine chooses
 
     @property
     def bound_s(self) -> float:
-        """What the wire allows."""
+        """What the wire allows; 0: there is no limit."""
+        if self.mbits == 0:
+            return 0.0
         payload = 2 * (self.hosts - 1) / self.hosts * self.mib * 2**20
         return payload * 8 / (self.mbits * 1e6 * PAYLOAD_SHARE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Seconds of the median round, the bound's share of them, bytes that each host sent."""
+    """Seconds of the median round, the bound's share of them, bytes that each host sent, seconds
+    of processor time that a round took of the rank that worked most."""
 
     seconds: float
     share: float
     sent: list[int]
+    busiest: float
+
+
+class Pretended(contextlib.nullcontext[None]):
+    """Hosts by name only."""
+
+    def name(self, host: int) -> str:
+        """The name of a host."""
+        return f"pretended{host}"
+
+    def address(self, host: int) -> str:
+        """The address of a host."""
+        return "127.0.0.1"
+
+    def inside(self, host: int, *argv: str) -> list[str]:
+        """The command line that runs `argv` on a host."""
+        return list(argv)
 
 
 def measure(question: Question, timeout: float = 100) -> Answer:
     """Runs the job on hosts of its own; rank 0 also serves the store."""
-    network = SlowNetwork(question.hosts, question.mbits * 1e6, question.delay_ms / 1e3)
+    network: SlowNetwork | Pretended = Pretended()
+    if question.mbits:
+        network = SlowNetwork(question.hosts, question.mbits * 1e6, question.delay_ms / 1e3)
     with network:
         jobs = []
         for rank in range(question.hosts * question.ranks_per_host):
@@ -71,6 +100,7 @@ def measure(question: Question, timeout: float = 100) -> Answer:
                 "TFRING_RENDEZVOUS": f"{network.address(1)}:{_PORT}",
                 "TFRING_SECRET": _SECRET,
                 "TFRING_JOB_ID": "wire",
+                "TFRING_HOST_LEADERS": str(question.leaders),
                 "WIRE_QUESTION": json.dumps(dataclasses.asdict(question)),
             }
             jobs.append(subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True))
@@ -87,7 +117,8 @@ def measure(question: Question, timeout: float = 100) -> Answer:
         sum(report["sent"] for report in reports[first : first + each])
         for first in range(0, len(reports), each)
     ]
-    return Answer(seconds, question.bound_s / seconds, sent)
+    busiest = max(report["processor"] for report in reports)
+    return Answer(seconds, question.bound_s / seconds, sent, busiest)
 
 
 def _worker() -> None:
@@ -116,14 +147,16 @@ def _worker() -> None:
 
     for _ in range(question.warmups):
         reduce()
-    before, seconds = sent(), []
+    before, busy, seconds = sent(), time.process_time(), []
     for _ in range(question.rounds):
         start = time.perf_counter()
         reduce()
         seconds.append(time.perf_counter() - start)
+    busy = (time.process_time() - busy) / question.rounds
     right = float(engine.size) ** (question.warmups + question.rounds)
     assert (vector == right).all(), "wrong sum"
-    report = {"seconds": seconds, "sent": (sent() - before) // question.rounds}
+    mean = (sent() - before) // question.rounds
+    report = {"seconds": seconds, "sent": mean, "processor": busy}
     print(json.dumps(report), flush=True)
     engine.close()
 
@@ -136,16 +169,31 @@ def _main() -> None:
     parser.add_argument("--delay-ms", type=float, default=1.0)
     parser.add_argument("--mib", type=float, default=64.0)
     parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    for hosts in arguments.hosts:
-        question = Question(**{**vars(arguments), "hosts": hosts})
-        answer = measure(question)
-        print(
-            f"{hosts} hosts, {question.ranks_per_host} ranks each, {question.mib:g} MiB: "
-            f"{answer.seconds * 1e3:.0f} ms, {answer.share:.1%} of the bound "
-            f"({question.bound_s * 1e3:.0f} ms); sent by each host: {answer.sent}",
-            flush=True,
-        )
+    parser.add_argument("--leaders", type=int, nargs="+", default=[0], help="0: as chosen")
+    parser.add_argument("--turns", type=int, default=1, help="jobs of each kind")
+    arguments = vars(parser.parse_args())
+    turns = range(arguments.pop("turns"))
+    for hosts in arguments.pop("hosts"):
+        questions = [
+            Question(**{**arguments, "hosts": hosts, "leaders": leaders})
+            for leaders in arguments["leaders"]
+        ]
+        answers = [[measure(question) for question in questions] for _ in turns]
+        for question, turn in zip(questions, zip(*answers, strict=True), strict=True):
+            _show(question, turn)
+
+
+def _show(question: Question, answers: tuple[Answer, ...]) -> None:
+    seconds = statistics.median(answer.seconds for answer in answers)
+    busiest = statistics.median(answer.busiest for answer in answers)
+    bound = f", {question.bound_s / seconds:.1%} of the bound" if question.mbits else ""
+    print(
+        f"{question.hosts} hosts, {question.ranks_per_host} ranks each, "
+        f"{question.leaders or 'default'} leaders, {question.mib:g} MiB: "
+        f"{seconds * 1e3:.1f} ms{bound}; busiest rank {busiest * 1e3:.1f} ms; "
+        f"sent by each host: {answers[0].sent}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

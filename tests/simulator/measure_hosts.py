@@ -10,66 +10,21 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-SSH = """#!{python}
-import os, subprocess, sys
-words = sys.argv[1:]
-host, command = words[words.index("--") + 1], words[words.index("--") + 2]
-env = {{"PATH": os.environ["PATH"], "HOME": "/",
-       "SSH_CONNECTION": "{network}.254 1 {network}." + host[-1] + " 22"}}
-sys.exit(subprocess.call(["ip", "netns", "exec", host, "sh", "-c", command], env=env))
-"""
-
-
-def ip(command: str, program: str = "ip") -> None:
-    """Runs one command of iproute2."""
-    subprocess.run([program, *command.split()], check=True, capture_output=True)
-
-
-@contextmanager
-def network(count: int, rate: str) -> Iterator[tuple[list[str], str]]:
-    """Hosts on a bridge, each behind a link of `rate` in both directions."""
-    tag = uuid.uuid4().hex[:5]
-    hosts = [f"{tag}h{number}" for number in range(1, count + 1)]
-    address = f"10.204.{int(tag[:2], 16)}"
-    # A queue that is long enough to lose nothing.
-    limit = f"tbf rate {rate} burst 256kb limit 64mb"
-    try:
-        ip(f"link add b{tag} type bridge")
-        ip(f"addr add {address}.254/24 dev b{tag}")
-        ip(f"link set b{tag} up")
-        for number, host in enumerate(hosts, start=1):
-            ip(f"netns add {host}")
-            ip(f"link add v{host} type veth peer name eth0 netns {host}")
-            ip(f"link set v{host} master b{tag} up")
-            ip(f"-n {host} addr add {address}.{number}/24 dev eth0")
-            ip(f"-n {host} link set eth0 up")
-            ip(f"-n {host} link set lo up")
-            ip(f"qdisc add dev v{host} root {limit}", "tc")
-            ip(f"-n {host} qdisc add dev eth0 root {limit}", "tc")
-        yield hosts, address
-    finally:
-        for host in hosts:
-            subprocess.run(["ip", "netns", "del", host], capture_output=True)
-        subprocess.run(["ip", "link", "del", f"b{tag}"], capture_output=True)
+sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
+from namespaces import Bridge
 
 
 def measure(hosts: int, per_host: int, rate: str, sizes: list[int], rounds: int) -> str:
     """Returns the first rank's lines: bytes and median milliseconds."""
-    with network(hosts, rate) as (names, address), tempfile.TemporaryDirectory() as folder:
-        ssh = Path(folder, "ssh")
-        ssh.write_text(SSH.format(python=sys.executable, network=address))
-        ssh.chmod(0o755)
-        places = ",".join(f"{name}:{per_host}" for name in names)
+    with Bridge(hosts, rate) as bridge, tempfile.TemporaryDirectory() as folder:
+        places = ",".join(f"{name}:{per_host}" for name in bridge.names)
         work = [sys.executable, __file__, "--rank", "--rounds", str(rounds), *map(str, sizes)]
         command = [sys.executable, "-m", "tfring.launch", "-np", str(hosts * per_host)]
-        env = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+        env = os.environ | {"PATH": bridge.put_ssh(Path(folder), [])}
         job = subprocess.run(
             [*command, "-H", places, *work], env=env, capture_output=True, text=True, timeout=140
         )
