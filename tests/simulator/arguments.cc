@@ -19,6 +19,7 @@ std::map<std::string, Setter> SettersOf(Arguments* a) {
   return {
       {"hosts", To(&a->costs.hosts)},
       {"ranks_per_host", To(&a->costs.ranks_per_host)},
+      {"leaders", To(&a->costs.leaders)},
       {"link_gbit", To(&a->costs.link_gbit)},
       {"payload_share", To(&a->costs.payload_share)},
       {"latency_us", To(&a->costs.latency_us)},

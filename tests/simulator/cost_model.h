@@ -14,6 +14,7 @@ namespace simulator {
 struct CostModel {
   int hosts = 1;
   int ranks_per_host = 1;
+  int leaders = 0;  // of each host; 0: as many as the engine takes
 
   // The network.
   double link_gbit = 100;  // of each host, each way
@@ -35,10 +36,18 @@ struct CostModel {
   // Sums of 16-bit tensors travel as float32 until they are complete: 2.
   double partial_growth = 1;
 
-  // The engine's staging (transport/local_group.h).
-  uint64_t chunk_bytes = 512 << 10;
-  uint64_t chunks_under_way = 8;
+  // The engine's staging (rendezvous/group_memory.cc).
+  uint64_t chunk_bytes = 256 << 10;
+  uint64_t chunks_under_way = 0;  // 0: as many as the engine has room for
 
+  int leaders_of_host() const {
+    return leaders > 0 ? leaders : std::min(ranks_per_host, 8);
+  }
+  uint64_t room() const {
+    if (chunks_under_way > 0) return chunks_under_way;
+    return 3 +
+           std::max<uint64_t>(5, 3 * static_cast<uint64_t>(leaders_of_host()));
+  }
   int ranks() const { return hosts * ranks_per_host; }
   int host_of(int rank) const { return rank / ranks_per_host; }
 

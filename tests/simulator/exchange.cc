@@ -28,7 +28,11 @@ class HostRun {
  public:
   HostRun(const CostModel& costs, const HostPlan* plan, uint64_t bytes,
           Prediction* result)
-      : costs_(costs), plan_(plan), bytes_(bytes), result_(result) {}
+      : costs_(costs),
+        plan_(plan),
+        bytes_(bytes),
+        result_(result),
+        leaders_(static_cast<size_t>(costs.leaders_of_host())) {}
 
   Nanoseconds Run() {
     StartNext();
@@ -47,7 +51,7 @@ class HostRun {
 
   // One chunk after the other, so that the first is on its way early.
   void StartNext() {
-    const bool room = under_way_ < costs_.chunks_under_way;
+    const bool room = under_way_ < costs_.room();
     if (starting_ || !room || next_ == chunks()) return;
     const uint64_t chunk = next_++;
     starting_ = true;
@@ -56,7 +60,7 @@ class HostRun {
     // Copy in: read and write all. Reduce: read a share of every rank's chunk
     // and write that share.
     const double passes = ranks == 1 ? 0 : 2 + 1 + 1 / ranks;
-    Work(costs_.MemoryNs(passes * SizeOf(chunk)), [=] {
+    WorkOfAll(costs_.MemoryNs(passes * SizeOf(chunk)), [=] {
       starting_ = false;
       Step(chunk, 0);
       StartNext();
@@ -72,7 +76,7 @@ class HostRun {
     const double sent = BytesOf(moves, moves.sends, chunk);
     result_->messages += moves.sends.size();
     result_->wire_bytes += static_cast<uint64_t>(sent);
-    Work(HandlingNs(moves.sends, sent), [=] {
+    Work(chunk, HandlingNs(moves.sends, sent), [=] {
       const Nanoseconds out =
           link_.Use(clock_.now(), costs_.WireNs(static_cast<uint64_t>(sent)));
       clock_.At(out + CostModel::Ns(costs_.latency_us),
@@ -85,21 +89,31 @@ class HostRun {
     const double bytes = BytesOf(moves, moves.receives, chunk);
     Nanoseconds work = HandlingNs(moves.receives, bytes);
     if (moves.reduces) work += costs_.MemoryNs(2 * bytes);
-    Work(work, [=] { Step(chunk, step + 1); });
+    Work(chunk, work, [=] { Step(chunk, step + 1); });
   }
 
   void CopyOut(uint64_t chunk) {
     const double passes = costs_.ranks_per_host == 1 ? 0 : 2;
-    Work(costs_.MemoryNs(passes * SizeOf(chunk)), [=] {
+    WorkOfAll(costs_.MemoryNs(passes * SizeOf(chunk)), [=] {
       --under_way_;
       StartNext();
     });
   }
 
-  // Does `work` on the leader's thread, then goes on with `then`.
+  // Does `work` on the thread of the chunk's leader, then goes on with `then`.
   template <typename Then>
-  void Work(Nanoseconds work, Then then) {
-    clock_.At(leader_.Use(clock_.now(), work), then);
+  void Work(uint64_t chunk, Nanoseconds work, Then then) {
+    Resource& leader = leaders_[chunk % leaders_.size()];
+    clock_.At(leader.Use(clock_.now(), work), then);
+  }
+  // ... on each rank's thread. Ranks that do not lead have time.
+  template <typename Then>
+  void WorkOfAll(Nanoseconds work, Then then) {
+    Nanoseconds end = 0;
+    for (Resource& leader : leaders_) {
+      end = std::max(end, leader.Use(clock_.now(), work));
+    }
+    clock_.At(end, then);
   }
 
   double BytesOf(const HostStep& step, const std::vector<HostMove>& moves,
@@ -121,7 +135,7 @@ class HostRun {
   const uint64_t bytes_;
   Prediction* const result_;
   EventClock clock_;
-  Resource leader_;
+  std::vector<Resource> leaders_;
   Resource link_;
   uint64_t next_ = 0;       // chunk to start
   uint64_t under_way_ = 0;  // chunks

@@ -2,8 +2,8 @@
 // that the engine itself makes (collectives/host_algorithm.h).
 //
 // All hosts do the same at the same time, so one is looked at: what it sends
-// arrives elsewhere when what others sent arrives here. Its leader's thread
-// and its link each do one thing at a time; messages under way overlap. Chunks
+// arrives elsewhere when what others sent arrives here. Each leader's thread
+// and the link do one thing at a time; messages under way overlap. Chunks
 // go through copy in, reduce in the host, the plan's steps, copy out; as many
 // as the staging memory holds are under way at once. A rank that is alone on
 // its host sends from and receives into its tensors.

@@ -90,6 +90,17 @@ TEST(ASlowLinkIsKeptBusy) {
   }
 }
 
+TEST(LeadersFillALinkThatOneCannot) {
+  CostModel costs = Network(8, 100);
+  costs.ranks_per_host = 8;
+  costs.leaders = 1;
+  const Nanoseconds one = Exchange(costs).Of(64 * kMiB).time;
+  costs.leaders = 8;
+  const Nanoseconds eight = Exchange(costs).Of(64 * kMiB).time;
+  EXPECT_LT(2 * eight, one);  // all ranks copy in and out
+  EXPECT_TRUE(eight >= costs.WireNs(Exchange(costs).Of(64 * kMiB).wire_bytes));
+}
+
 // Within a quarter of the best, or 0.2 ms.
 TEST(TheEngineChoosesWell) {
   for (const int hosts : {2, 4, 8, 16, 64, 512}) {

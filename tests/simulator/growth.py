@@ -45,10 +45,12 @@ def read(path: Path) -> list[Row]:
 
 
 def times(after: float, during: float) -> str:
-    """Two times in one unit, in three digits."""
-    if after >= 1000:
-        return f"{after / 1000:.1f}, {during / 1000:.2f} s"
-    return f"{after:.0f}, {during:.0f} ms" if during >= 100 else f"{after:.1f}, {during:.1f} ms"
+    """Two times in milliseconds, in three digits."""
+
+    def text(ms: float) -> str:
+        return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}"
+
+    return f"{text(after)}, {text(during)}"
 
 
 def columns(rows: list[Row], title: str) -> dict[str, list[str]]:
@@ -66,7 +68,7 @@ def columns(rows: list[Row], title: str) -> dict[str, list[str]]:
     first, *others = found.values()
     shares = [[cell.rpartition("(")[2] for cell in column] for column in (first, *others)]
     if others and all(one == shares[0] for one in shares):
-        return {f"{title}, all links": first}
+        return {f"{title}, any link": first}
     return found
 
 
@@ -95,14 +97,12 @@ def plot(engine: dict[str, list[Row]], network: dict[str, list[Row]], path: Path
     wanted = [name for name, rows in network.items() if len({row.link for row in rows}) > 1]
     figure, panels = pyplot.subplots(1, len(wanted), figsize=(10, 3), sharey=True)
     for panel, name in zip(panels, wanted, strict=True):
-        fastest = max(row.link for row in network[name])
-        lines = {f"network, {row.link:g} Gbit/s": (network, row.link) for row in network[name]}
-        lines["engine, 400 Gbit/s"] = (engine, fastest)
-        for label, (models, link) in lines.items():
-            line = [row for row in models[name] if row.link == link and row.overlap]
-            ranks, efficiency = [r.ranks for r in line], [100 * r.efficiency for r in line]
-            style = "k--" if models is engine else ".-"
-            panel.plot(ranks, efficiency, style, label=label)
+        for number, link in enumerate(sorted({row.link for row in network[name]})):
+            for title, models, style in (("network", network, "-"), ("engine", engine, "--")):
+                line = [row for row in models[name] if row.link == link and row.overlap]
+                ranks, efficiency = [r.ranks for r in line], [100 * r.efficiency for r in line]
+                label = f"{title}, {link:g} Gbit/s"
+                panel.plot(ranks, efficiency, style, color=f"C{number}", label=label)
         panel.set(title=name, xscale="log", xlabel="ranks, 8 per host", ylim=(0, 102))
         panel.set_xticks([8, 64, 512, 4096], ["8", "64", "512", "4096"])
         panel.grid(alpha=0.3)

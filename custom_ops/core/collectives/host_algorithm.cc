@@ -10,7 +10,7 @@ namespace {
 constexpr int kDirectHosts = 8;
 // Beyond, a part of a chunk is so short that a ring's H-1 messages a phase cost
 // more than moving it: all the same at 12 hosts (measured), but for chunks of
-// 512 KiB at 64 hosts 1.8 times the time of halving-doubling, at 512 hosts 7
+// 256 KiB at 64 hosts 1.6 times the time of halving-doubling, at 512 hosts 7
 // times (predicted by tests/simulator).
 constexpr int kRingHosts = 12;
 // A ring is full of data all the time once each part is this large.
