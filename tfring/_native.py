@@ -58,6 +58,7 @@ class Config(Structure):
         ("shared_memory", c_int32),
         ("spin_us", c_int32),
         ("host_connections", c_int32),
+        ("host_leaders", c_int32),
         ("host_algorithm", c_int32),
         ("depth", c_int32),
         ("copy_threads", c_int32),

@@ -210,6 +210,14 @@ SETTINGS: tuple[Setting, ...] = (
         "Data connections between each two hosts; 0: chosen by the engine. Rank 0's counts.",
     ),
     Setting(
+        "host_leaders",
+        ("TFRING_HOST_LEADERS",),
+        0,
+        _small_count,
+        "Ranks of each host that exchange data with other hosts, at most as many as the smallest "
+        "host has; 0: chosen by the engine. Rank 0's counts.",
+    ),
+    Setting(
         "host_algorithm",
         ("TFRING_HOST_ALGORITHM",),
         "auto",
@@ -364,6 +372,7 @@ class Settings:
     copy_threads: int
     spin_us: int
     host_connections: int
+    host_leaders: int
     host_algorithm: str
     check_batches: bool
     log_level: str

@@ -465,6 +465,7 @@ def _config(
         shared_memory=int(settings.shared_memory),
         spin_us=settings.spin_us,
         host_connections=settings.host_connections,
+        host_leaders=settings.host_leaders,
         host_algorithm=_settings.HOST_ALGORITHMS.index(settings.host_algorithm),
         depth=settings.chunk_depth,
         copy_threads=settings.copy_threads,

@@ -161,6 +161,7 @@ typedef struct tfr_config {
   int32_t spin_us;        // spin this long before sleeping; -1 = chosen
   // Rank 0's word counts for all.
   int32_t host_connections;  // per pair of hosts; 0 = chosen
+  int32_t host_leaders;      // ranks of each host that exchange; 0 = chosen
   int32_t host_algorithm;    // tfr_host_algorithm
   int32_t depth;             // staging chunks of each rank; 0 = chosen
   int32_t copy_threads;  // that move data, the engine's included; 0 = chosen

@@ -29,6 +29,8 @@ Status CheckConfig(const tfr_config& config) {
   }
   TFR_RETURN_IF_ERROR(CheckCount("host_connections", config.host_connections,
                                  kMostConnections));
+  TFR_RETURN_IF_ERROR(
+      CheckCount("host_leaders", config.host_leaders, kMostLeaders));
   TFR_RETURN_IF_ERROR(CheckCount("depth", config.depth, kLargestDepth));
   TFR_RETURN_IF_ERROR(
       CheckCount("copy_threads", config.copy_threads, kMostCopyThreads));
@@ -61,6 +63,7 @@ BootstrapOptions BootstrapOptionsOf(const tfr_config& config) {
   options.start_timeout_s = config.start_timeout_s;
   options.shared_memory = config.shared_memory != 0;
   options.links.connections = config.host_connections;
+  options.links.leaders = config.host_leaders;
   options.links.algorithm = config.host_algorithm;
   options.memory.chunk_bytes = config.chunk_bytes;
   options.memory.depth = static_cast<uint64_t>(config.depth);

@@ -1,5 +1,6 @@
 // Reductions between hosts: every algorithm on every number of hosts, the bytes
 // that travel, and the bits that come out.
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@ JobOptions HostsOf(int hosts, int ranks, const Way& way) {
   JobOptions options;
   options.size = hosts * ranks;
   options.host_algorithm = way.setting;
+  options.host_leaders = ranks;
   for (int r = 0; r < options.size; ++r) {
     options.hosts.push_back("h" + std::to_string(r / ranks));
   }
@@ -60,42 +62,106 @@ uint64_t MessagesOf(const Way& way, int hosts) {
   return messages;
 }
 
-// What one host sends: 2(H-1)/H of the bytes, a header per message.
-void CheckBytes(const Way& way, int hosts, int ranks) {
-  constexpr uint64_t kPart = 96 * 1024;  // of each host
+// What travels, and how many bytes of it for each of the elements' bytes.
+struct Load {
+  const char* name;
+  int32_t dtype;
+  int32_t op;
+  int32_t wire_dtype;
+  double alone;   // of partial sums, sent straight by hosts with one rank
+  double merged;  // ... by hosts that have added up
+  double spread;  // of results
+};
+constexpr Load kLoads[] = {
+    {"float32", TFR_FLOAT32, TFR_SUM, 0, 1, 1, 1},
+    {"float32 in 16 bits", TFR_FLOAT32, TFR_SUM, TFR_BFLOAT16, 0.5, 0.5, 0.5},
+    {"bfloat16", TFR_BFLOAT16, TFR_SUM, 0, 1, 2, 1},
+    {"float16 averaged", TFR_FLOAT16, TFR_AVERAGE, 0, 1, 2, 1},
+    {"float16 in 16 bits", TFR_FLOAT16, TFR_SUM, TFR_FLOAT16, 1, 1, 1},
+    {"largest float16", TFR_FLOAT16, TFR_MAX, 0, 1, 1, 1},
+    {"int8", TFR_INT8, TFR_SUM, 0, 1, 1, 1},
+    {"int32", TFR_INT32, TFR_PRODUCT, 0, 1, 1, 1},
+    {"int64", TFR_INT64, TFR_SUM, 0, 1, 1, 1},
+    {"int32 averaged", TFR_INT32, TFR_AVERAGE, 0, 1, 2, 1},
+};
+const Load& kFloats = kLoads[0];
+
+// What the ranks of one host send together: (H-1)/H of the partial sums and of
+// the results, a header per message.
+void CheckBytes(const Load& load, const JobOptions& job, const Way& way,
+                int ranks) {
+  constexpr uint64_t kPart = 96 * 1024;  // of each host, as staged
   constexpr uint64_t kChunk = 64 * 1024;
-  const uint64_t bytes = static_cast<uint64_t>(hosts) * kPart;
-  const uint64_t slice = kChunk / static_cast<uint64_t>(hosts) / 64 * 64;
-  const uint64_t chunks = (kPart + slice - 1) / slice;
-  const uint64_t expected = 2 * (bytes - kPart) + tfring::MessageHeader::kSize *
-                                                      chunks *
-                                                      MessagesOf(way, hosts);
-  JobOptions options = HostsOf(hosts, ranks, way);
+  JobOptions options = job;
   options.chunk_bytes = kChunk;
+  const int hosts = options.size / ranks;
+  const auto of_hosts = static_cast<uint64_t>(hosts);
+  const double staged = load.wire_dtype == TFR_BFLOAT16 ? 0.5 : 1;
+  const bool straight = ranks == 1 && way.algorithm == HostAlgorithm::kDirect;
+  const double reduce = (straight ? load.alone : load.merged) / staged;
+  const uint64_t slice = kChunk / of_hosts / 64 * 64;
+  const uint64_t chunks = (kPart + slice - 1) / slice;
+  const auto payload =
+      static_cast<uint64_t>((reduce + load.spread / staged) * kPart);
+  const uint64_t expected =
+      (of_hosts - 1) * payload +
+      tfring::MessageHeader::kSize * chunks * MessagesOf(way, hosts);
+  std::vector<std::atomic<uint64_t>> sent(of_hosts);
+  std::atomic<int> senders{0};
   RunJob(options, [&](int rank, tfr_world* world) {
-    std::vector<float> data(bytes / 4, static_cast<float>(rank + 1));
+    const size_t size = tfring::DtypeSize(load.dtype);
+    const auto bytes =
+        static_cast<uint64_t>(static_cast<double>(of_hosts * kPart) / staged);
+    Bytes data(bytes, 0);
     Call call;
-    call.tensors = {{{static_cast<int64_t>(data.size())},
-                     TFR_FLOAT32,
+    call.reduce_op = load.op;
+    call.wire_dtype = load.wire_dtype;
+    call.tensors = {{{static_cast<int64_t>(bytes / size)},
+                     load.dtype,
                      data.data(),
                      data.data()}};
     const uint64_t before = SentBy(world);
     ASSERT_EQ(call.Run(world), TFR_OK);
-    EXPECT_EQ(SentBy(world) - before, rank % ranks == 0 ? expected : 0);
-    const auto size = static_cast<float>(options.size);
-    EXPECT_EQ(data.front(), size * (size + 1) / 2);
-    EXPECT_EQ(data.back(), size * (size + 1) / 2);
+    const uint64_t own = SentBy(world) - before;
+    if (own > 0) ++senders;
+    sent[static_cast<size_t>(rank / ranks)] += own;
   });
+  for (const auto& one : sent) EXPECT_EQ(one.load(), expected);
+  const int leaders = options.host_leaders;
+  EXPECT_EQ(senders.load(), hosts * leaders);
 }
 
 TEST(HostsSendTheLeastThatIsPossible) {
-  ForEachWay({2, 3, 4},
-             [](const Way& way, int hosts) { CheckBytes(way, hosts, 1); });
+  ForEachWay({2, 3, 4}, [](const Way& way, int hosts) {
+    CheckBytes(kFloats, HostsOf(hosts, 1, way), way, 1);
+  });
 }
 
 TEST(BytesBetweenHostsDoNotGrowWithTheirRanks) {
-  ForEachWay({2, 3},
-             [](const Way& way, int hosts) { CheckBytes(way, hosts, 2); });
+  ForEachWay({2, 3}, [](const Way& way, int hosts) {
+    CheckBytes(kFloats, HostsOf(hosts, 2, way), way, 2);
+  });
+}
+
+TEST(ElementsTravelAsTheyAreWhereThatLosesNothing) {
+  for (const Load& load : kLoads) {
+    for (const Way& way : {kWays[0], kWays[2]}) {
+      for (const int ranks : {1, 2}) {
+        CASE(load.name, ", ", tfring::HostAlgorithmName(way.algorithm), ", ",
+             ranks, " ranks a host");
+        CheckBytes(load, HostsOf(2, ranks, way), way, ranks);
+      }
+    }
+  }
+}
+
+TEST(LeadersShareWhatAHostSends) {
+  for (const int leaders : {1, 3}) {
+    CASE(leaders, " leaders");
+    JobOptions options = HostsOf(2, 3, kWays[0]);
+    options.host_leaders = leaders;
+    CheckBytes(kFloats, options, kWays[0], 3);
+  }
 }
 
 // Sums of all kinds of elements, whose order of addition does not matter.
@@ -158,6 +224,51 @@ TEST(AllHostsGetTheSameBitsWhateverTheChunks) {
       CASE("chunk ", chunk);
       options.chunk_bytes = chunk;
       EXPECT_TRUE(ReduceRandom(options, TFR_AVERAGE, 1.0) == whole);
+    }
+  });
+}
+
+TEST(LeadersChangeNoBit) {
+  ForEachWay({3}, [](const Way& way, int hosts) {
+    JobOptions options = HostsOf(hosts, 3, way);
+    options.chunk_bytes = 1024;
+    options.host_leaders = 1;
+    const Bytes one = ReduceRandom(options, TFR_AVERAGE, 0.3);
+    for (const int leaders : {2, 3}) {
+      CASE(leaders, " leaders");
+      options.host_leaders = leaders;
+      EXPECT_TRUE(ReduceRandom(options, TFR_AVERAGE, 0.3) == one);
+    }
+  });
+}
+
+// 1 and three times 2^-9 in bfloat16, of which two make no difference to 1
+// alone: 1.0078125 only if all are added before the sum is rounded.
+TEST(SixteenBitsAreRoundedOnceBetweenHosts) {
+  ForEachWay({2, 4}, [](const Way& way, int hosts) {
+    RunJob(HostsOf(hosts, 4 / hosts, way), [](int rank, tfr_world* world) {
+      const uint16_t value = rank == 0 ? 0x3f80 : 0x3b00;
+      uint16_t sum = 0;
+      Call call;
+      call.tensors = {{{}, TFR_BFLOAT16, &value, &sum}};
+      ASSERT_EQ(call.Run(world), TFR_OK);
+      EXPECT_EQ(sum, 0x3f81);
+    });
+  });
+}
+
+TEST(AveragesOfIntegersDoNotWrapBetweenHosts) {
+  ForEachWay({2, 3}, [](const Way& way, int hosts) {
+    for (const int ranks : {1, 2}) {
+      RunJob(HostsOf(hosts, ranks, way), [](int, tfr_world* world) {
+        const int8_t value = 100;
+        int8_t average = 0;
+        Call call;
+        call.reduce_op = TFR_AVERAGE;
+        call.tensors = {{{}, TFR_INT8, &value, &average}};
+        ASSERT_EQ(call.Run(world), TFR_OK);
+        EXPECT_EQ(average, 100);
+      });
     }
   });
 }
@@ -256,6 +367,9 @@ TEST(SettingsOutOfRangeAreRefused) {
   JobOptions options;
   options.host_connections = 65;
   ExpectRefused(options, "host_connections=65");
+  options = {};
+  options.host_leaders = 65;
+  ExpectRefused(options, "host_leaders=65");
   options = {};
   options.depth = -1;
   ExpectRefused(options, "depth=-1");

@@ -25,6 +25,7 @@ struct JobOptions {
   double start_timeout_s = 20;
   uint64_t chunk_bytes = 0;
   int32_t host_connections = 0;
+  int32_t host_leaders = 0;
   int32_t host_algorithm = TFR_HOSTS_AUTO;
   int depth = 0;
   int copy_threads = 0;
@@ -51,6 +52,7 @@ inline tfr_config ConfigOf(const JobOptions& options, int rank,
   config.shared_memory = options.shared_memory ? 1 : 0;
   config.spin_us = -1;
   config.host_connections = options.host_connections;
+  config.host_leaders = options.host_leaders;
   config.host_algorithm = options.host_algorithm;
   config.depth = options.depth;
   config.copy_threads = options.copy_threads;

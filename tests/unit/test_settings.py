@@ -55,6 +55,7 @@ def test_precedence(environment: dict, arguments: dict, expected: float) -> None
         ("TFRING_SPIN_US", "99999999999"),
         ("TFRING_CHUNK_BYTES", "1073741825"),
         ("TFRING_HOST_CONNECTIONS", "65"),
+        ("TFRING_HOST_LEADERS", "65"),
         ("TFRING_HOST_ALGORITHM", "tree"),
     ],
 )

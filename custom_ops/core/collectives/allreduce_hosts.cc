@@ -108,6 +108,7 @@ Status AllreduceHosts(DataPlane* plane, const Operation& operation) {
   const HostSlices slices(*plane, operation, reduction);
   HostReduceOptions options;
   options.algorithm = AlgorithmFor(*plane, slices.bytes());
+  if (SendsInputs(*plane, options.algorithm)) reduction.SendInputs();
   options.spreads = true;
   options.steps = slices.steps();
   options.divide = [&slices](uint64_t step, HostDivision* division) {

@@ -22,6 +22,7 @@ DataPlane::DataPlane(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
                      const Failure* failure, Faults* faults,
                      double warn_after_s, double fail_after_s)
     : members_(members),
+      leaders_(static_cast<uint64_t>(members->leaders())),
       local_(local),
       mesh_(mesh),
       failure_(failure),

@@ -30,7 +30,7 @@ namespace tfring {
 
 class DataPlane {
  public:
-  // `mesh` is null on one host and on ranks that do not lead theirs.
+  // `mesh` is null on one host and on ranks that do not exchange.
   DataPlane(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
             const Failure* failure, Faults* faults, double warn_after_s,
             double fail_after_s);
@@ -131,6 +131,19 @@ class DataPlane {
     local_->Advance(counter, value);
   }
 
+  // Over several hosts: the leaders of a host take turns at the chunks of a
+  // collective. Is it this rank's turn?
+  bool Exchanges(uint64_t step) const {
+    return static_cast<uint64_t>(local_->local_rank()) == LeaderOf(step);
+  }
+  uint64_t leaders() const { return leaders_; }
+  // Waits until the leader whose turn it is has exchanged the step's chunk.
+  Status AwaitExchanged(uint64_t step, uint64_t chunk) {
+    if (members_->host_count() == 1 || Exchanges(step)) return Status::Ok();
+    return Await(static_cast<int>(LeaderOf(step)), &RankState::exchanged,
+                 chunk + 1);
+  }
+
   // Leader only: a message of a chunk to another host, and the place for one
   // from there, which belongs to the step of that name in the plan of both.
   // `*pending` goes down by one when it is done.
@@ -153,6 +166,7 @@ class DataPlane {
   static uint64_t TagOf(uint64_t chunk, uint64_t step) {
     return ((chunk + 1) << kStepBits) + step;
   }
+  uint64_t LeaderOf(uint64_t step) const { return step % leaders_; }
   // Telling another thread costs as much as passing over this many bytes.
   static constexpr uint64_t kLeastPart = 16 * 1024;
 
@@ -162,6 +176,7 @@ class DataPlane {
   void ReportStuck(const std::string& what, bool fatal) const;
 
   const GroupMembers* const members_;
+  const uint64_t leaders_;  // of each host
   LocalGroup* const local_;
   Mesh* const mesh_;
   const Failure* const failure_;

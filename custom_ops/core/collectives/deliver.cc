@@ -63,7 +63,7 @@ class Deliverer {
 
   // Leader: sends to each host what is for its ranks.
   Status PostExchange(uint64_t step, uint64_t chunk) {
-    if (!members_.leads()) return Status::Ok();
+    if (!plane_->Exchanges(step)) return Status::Ok();
     TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
     const int here = members_.host;
     for (int h = 0; h < members_.host_count(); ++h) {
@@ -74,8 +74,8 @@ class Deliverer {
     return plane_->PokeHosts();
   }
 
-  Status AwaitExchange(uint64_t, uint64_t chunk) {
-    if (!members_.leads()) return Status::Ok();
+  Status AwaitExchange(uint64_t step, uint64_t chunk) {
+    if (!plane_->Exchanges(step)) return Status::Ok();
     TFR_RETURN_IF_ERROR(transfers_.Await(chunk));
     plane_->Advance(&RankState::exchanged, chunk + 1);
     return Status::Ok();
@@ -83,9 +83,7 @@ class Deliverer {
 
   Status CopyOut(uint64_t step, uint64_t chunk) {
     TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
-    if (members_.host_count() > 1 && !members_.leads()) {
-      TFR_RETURN_IF_ERROR(plane_->Await(0, &RankState::exchanged, chunk + 1));
-    }
+    TFR_RETURN_IF_ERROR(plane_->AwaitExchanged(step, chunk));
     const int me = members_.rank;
     for (int from = 0; from < members_.size; ++from) {
       const Range range = RangeOf(from, me, step);

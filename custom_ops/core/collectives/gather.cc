@@ -37,7 +37,7 @@ class Gatherer {
 
   // Leader: this host's chunks to all other hosts, theirs to this one.
   Status PostExchange(uint64_t step, uint64_t chunk) {
-    if (!members_.leads()) return Status::Ok();
+    if (!plane_->Exchanges(step)) return Status::Ok();
     TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
     const std::vector<iovec> ours = PartsOf(members_.host, step, chunk);
     for (int h = 0; h < members_.host_count(); ++h) {
@@ -48,8 +48,8 @@ class Gatherer {
     return plane_->PokeHosts();
   }
 
-  Status AwaitExchange(uint64_t, uint64_t chunk) {
-    if (!members_.leads()) return Status::Ok();
+  Status AwaitExchange(uint64_t step, uint64_t chunk) {
+    if (!plane_->Exchanges(step)) return Status::Ok();
     TFR_RETURN_IF_ERROR(transfers_.Await(chunk));
     plane_->Advance(&RankState::exchanged, chunk + 1);
     return Status::Ok();
@@ -57,9 +57,7 @@ class Gatherer {
 
   Status CopyOut(uint64_t step, uint64_t chunk) {
     TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::staged, chunk + 1));
-    if (members_.host_count() > 1 && !members_.leads()) {
-      TFR_RETURN_IF_ERROR(plane_->Await(0, &RankState::exchanged, chunk + 1));
-    }
+    TFR_RETURN_IF_ERROR(plane_->AwaitExchanged(step, chunk));
     for (int rank = 0; rank < members_.size; ++rank) {
       const Range range = RangeOf(rank, step);
       if (rank == members_.rank || range.empty()) continue;

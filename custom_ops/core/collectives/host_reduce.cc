@@ -53,6 +53,13 @@ HostAlgorithm AlgorithmFor(const DataPlane& plane, uint64_t bytes) {
   }
 }
 
+bool SendsInputs(const DataPlane& plane, HostAlgorithm algorithm) {
+  const std::vector<std::vector<int>>& hosts = plane.members().on_host;
+  return algorithm == HostAlgorithm::kDirect &&
+         std::all_of(hosts.begin(), hosts.end(),
+                     [](const auto& places) { return places.size() == 1; });
+}
+
 HostReducer::HostReducer(DataPlane* plane, const Operation& operation,
                          Reduction* reduction, HostReduceOptions options)
     : plane_(plane),
@@ -87,6 +94,7 @@ Status HostReducer::CopyIn(uint64_t step, uint64_t chunk) {
   flight.division.Clear();
   options_.divide(step, &flight.division);
   char* slot = plane_->local().slot(plane_->local().local_rank(), chunk);
+  flight.step = step;
   for (const HostPiece& piece : flight.division.pieces()) {
     if (piece.input != nullptr) Stage(piece, slot + piece.at);
   }
@@ -106,10 +114,17 @@ void HostReducer::Stage(const HostPiece& piece, char* to) const {
 
 // Whether partial results are the very elements, so that none need be made.
 bool HostReducer::IsStraight(const HostPiece& piece) const {
+  if (!alone_ || !active_) return false;
   const ReduceSpec spec = reduction_->SpecOf(piece.tensor);
-  return alone_ && active_ && !reduction_->Rounds(piece.tensor) &&
-         spec.prescale == 1.0 &&
-         (spec.dtype == TFR_FLOAT32 || spec.dtype == TFR_FLOAT64);
+  switch (reduction_->PartialsOf(piece.tensor)) {
+    case Reduction::Partials::kRounded:
+      return false;
+    case Reduction::Partials::kAccumulators:
+      return spec.prescale == 1.0 &&
+             (spec.dtype == TFR_FLOAT32 || spec.dtype == TFR_FLOAT64);
+    default:
+      return true;
+  }
 }
 
 bool HostReducer::LandsInOutput(const HostPiece& piece) const {
@@ -142,9 +157,7 @@ Status HostReducer::ReducePartials(uint64_t chunk) {
 }
 
 Status HostReducer::CopyOut(uint64_t chunk) {
-  if (!members_.leads()) {
-    TFR_RETURN_IF_ERROR(plane_->Await(0, &RankState::exchanged, chunk + 1));
-  }
+  TFR_RETURN_IF_ERROR(plane_->AwaitExchanged(FlightOf(chunk).step, chunk));
   const char* result = plane_->local().result(chunk);
   for (const HostPiece& piece : FlightOf(chunk).division.pieces()) {
     if (piece.output == nullptr || LandsInOutput(piece)) continue;
@@ -158,7 +171,7 @@ Status HostReducer::CopyOut(uint64_t chunk) {
 // --- between hosts: the leader's part ---------------------------------------
 
 Status HostReducer::Post(uint64_t chunk) {
-  if (!members_.leads()) return Status::Ok();
+  if (!plane_->Exchanges(FlightOf(chunk).step)) return Status::Ok();
   TFR_RETURN_IF_ERROR(plane_->AwaitAll(&RankState::reduced, chunk + 1));
   Flight& flight = FlightOf(chunk);
   flight.under_way = true;
@@ -174,7 +187,7 @@ Status HostReducer::Post(uint64_t chunk) {
 }
 
 Status HostReducer::Finish(uint64_t chunk) {
-  if (!members_.leads()) return Status::Ok();
+  if (!plane_->Exchanges(FlightOf(chunk).step)) return Status::Ok();
   Flight& flight = FlightOf(chunk);
   while (!DoneFlight(flight)) {
     TFR_RETURN_IF_ERROR(plane_->AwaitHosts());
@@ -187,6 +200,12 @@ Status HostReducer::Finish(uint64_t chunk) {
 
 bool HostReducer::DoneFlight(const Flight& flight) const {
   return flight.next == plan_.size() && flight.sends == 0;
+}
+
+// Of the chunks that this rank exchanges, so many at most are under way.
+size_t HostReducer::MemoryPlaceOf(const Flight& flight) const {
+  const size_t leaders = plane_->leaders();
+  return flight.step / leaders % ((flights_.size() + leaders - 1) / leaders);
 }
 
 // All at once: what comes early finds its place.
@@ -202,7 +221,7 @@ void HostReducer::PostReceives(Flight* flight) {
       });
     }
   }
-  char* place = plane_->mesh()->Memory(flight->chunk % flights_.size(), memory);
+  char* place = plane_->mesh()->Memory(MemoryPlaceOf(*flight), memory);
   std::vector<iovec> list;
   for (size_t s = 0; s < plan_.size(); ++s) {
     for (const HostMove& move : plan_[s].receives) {

@@ -4,18 +4,21 @@
 // A chunk has a part for every host, and each part is a list of pieces of
 // tensors. The ranks of a host stage their pieces in slots and reduce shares of
 // them into the host's contribution, which is made of partial results
-// (reduction.h): accumulators, or 16-bit floats where asked for. The leaders
+// (reduction.h says in what dtype). The leaders
 // exchange contributions as a plan says (host_algorithm.h): the owner of a part
 // ends with its result; an allreduce then spreads the results. Several chunks
 // are under way at a time, each at a step of its own, so that links stay busy
 // while the leader copies and adds.
 //
-// (H-1)/H of the partial results' bytes per host to reduce, (H-1)/H of the
-// elements' bytes to spread. Sums of 16-bit tensors travel as accumulators and
-// are rounded once.
+// Hosts of several ranks have several leaders, which take turns at chunks: each
+// moves and adds its own, over its own connections to the leader of the same
+// number on other hosts. Which one has a chunk changes no bit.
 //
-// A rank that is alone on its host needs no staging: float pieces leave from
-// the inputs, and results arrive in the outputs.
+// (H-1)/H of the partial results' bytes per host to reduce, (H-1)/H of the
+// elements' bytes to spread.
+//
+// A rank that is alone on its host needs no staging where pieces are sent as
+// they are: they leave from the inputs, and results arrive in the outputs.
 #ifndef TFRING_CORE_COLLECTIVES_HOST_REDUCE_H_
 #define TFRING_CORE_COLLECTIVES_HOST_REDUCE_H_
 
@@ -52,6 +55,7 @@ class HostReducer {
   // One chunk on its way.
   struct Flight {
     HostDivision division;
+    uint64_t step = 0;
     uint64_t chunk = 0;
     bool under_way = false;
     size_t next = 0;              // the plan's step that is waited for
@@ -74,6 +78,7 @@ class HostReducer {
   bool LandsInOutput(const HostPiece& piece) const;
   bool DoneFlight(const Flight& flight) const;
 
+  size_t MemoryPlaceOf(const Flight& flight) const;
   void PostReceives(Flight* flight);
   void PostSends(Flight* flight);
   void AdvanceFlights();
@@ -109,6 +114,9 @@ class HostReducer {
 // suits its size. With joined ranks, direct: it leaves out hosts that have
 // nothing to give.
 HostAlgorithm AlgorithmFor(const DataPlane& plane, uint64_t bytes);
+
+// Whether inputs go straight to where they are added up (Reduction::kInputs).
+bool SendsInputs(const DataPlane& plane, HostAlgorithm algorithm);
 
 }  // namespace tfring
 

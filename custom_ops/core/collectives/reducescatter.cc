@@ -195,6 +195,7 @@ Status ReducescatterHosts(DataPlane* plane, const Operation& operation,
                           ReducescatterJob* job) {
   HostReduceOptions options;
   options.algorithm = AlgorithmFor(*plane, operation.InputBytes());
+  if (SendsInputs(*plane, options.algorithm)) job->reduction().SendInputs();
   options.steps = job->steps();
   options.divide = [job](uint64_t step, HostDivision* division) {
     job->Divide(step, division);

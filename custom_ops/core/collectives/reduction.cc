@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "custom_ops/core/common/dtype.h"
+
 namespace tfring {
 
 Reduction::Reduction(DataPlane* plane, const Operation& operation)
@@ -37,22 +39,45 @@ bool Reduction::Rounds(size_t tensor) const {
   return operation_.tensors[tensor].staged_dtype == operation_.wire_dtype;
 }
 
+Reduction::Partials Reduction::PartialsOf(size_t tensor) const {
+  if (Rounds(tensor)) return Partials::kRounded;
+  if (inputs_) return Partials::kInputs;
+  const ReduceSpec spec = SpecOf(tensor);
+  const bool scaled =
+      spec.prescale != 1.0 || spec.postscale != 1.0 || spec.divisor != 1;
+  const bool chooses = spec.op == TFR_MIN || spec.op == TFR_MAX;
+  return !scaled && (chooses || !IsFloating(spec.dtype))
+             ? Partials::kElements
+             : Partials::kAccumulators;
+}
+
 ReduceSpec Reduction::StagedSpec(size_t tensor) const {
   ReduceSpec spec = SpecOf(tensor);
   spec.dtype = spec.source_dtype;
   return spec;
 }
 
+// ... without any factor.
+ReduceSpec Reduction::PlainSpec(size_t tensor) const {
+  ReduceSpec spec = StagedSpec(tensor);
+  spec.prescale = 1.0;
+  spec.divisor = 1;
+  spec.postscale = 1.0;
+  return spec;
+}
+
 uint64_t Reduction::partial_bytes(size_t tensor) const {
   const OperationTensor& of = operation_.tensors[tensor];
-  return Rounds(tensor) ? of.staged_element_bytes : AccumulatorSize(of.dtype);
+  return PartialsOf(tensor) == Partials::kAccumulators
+             ? AccumulatorSize(of.dtype)
+             : of.staged_element_bytes;
 }
 
 void Reduction::ReducePartial(size_t tensor, const void* const* sources,
                               int source_count, void* partials,
                               size_t count) const {
   ReduceSpec spec = StagedSpec(tensor);
-  if (!Rounds(tensor)) {
+  if (PartialsOf(tensor) == Partials::kAccumulators) {
     return tfring::ReducePartial(spec, sources, source_count, partials, count);
   }
   spec.postscale = 1.0;
@@ -61,24 +86,24 @@ void Reduction::ReducePartial(size_t tensor, const void* const* sources,
 
 void Reduction::MergePartials(size_t tensor, const void* const* partials,
                               int source_count, void* out, size_t count) const {
-  ReduceSpec spec = StagedSpec(tensor);
-  if (!Rounds(tensor)) {
-    return ReduceMerge(spec, partials, source_count, out, count);
+  if (PartialsOf(tensor) == Partials::kAccumulators) {
+    return ReduceMerge(StagedSpec(tensor), partials, source_count, out, count);
   }
-  spec.prescale = 1.0;
-  spec.divisor = 1;
-  spec.postscale = 1.0;
-  Reduce(spec, partials, source_count, out, count);
+  Reduce(PlainSpec(tensor), partials, source_count, out, count);
 }
 
 void Reduction::ReduceFinal(size_t tensor, const void* const* partials,
                             int source_count, void* staged,
                             size_t count) const {
-  if (Rounds(tensor)) {
-    return MergePartials(tensor, partials, source_count, staged, count);
+  switch (PartialsOf(tensor)) {
+    case Partials::kInputs:
+      return Reduce(StagedSpec(tensor), partials, source_count, staged, count);
+    case Partials::kAccumulators:
+      return tfring::ReduceFinal(StagedSpec(tensor), partials, source_count,
+                                 staged, count);
+    default:
+      return MergePartials(tensor, partials, source_count, staged, count);
   }
-  tfring::ReduceFinal(StagedSpec(tensor), partials, source_count, staged,
-                      count);
 }
 
 void Reduction::Deliver(size_t tensor, const void* staged, void* out,

@@ -22,11 +22,27 @@ class Reduction {
   static ReduceSpec SpecOf(const Operation& operation,
                            const OperationTensor& tensor, int sources);
 
-  // The same over several hosts, in steps. Partial results are accumulators, or
-  // of the wire dtype where the tensor travels in that: then they are divided
-  // before they are rounded, so that an Average cannot overflow, and scaled
-  // after they have arrived.
-  bool Rounds(size_t tensor) const;  // are partial results of the wire dtype?
+  // What travels between hosts before it is added up.
+  enum class Partials {
+    // Elements, each of one rank, since no host has more: nothing is lost.
+    kInputs,
+    // Elements, since no step can lose anything: sums and products of integers,
+    // which wrap in any width, and the least or largest of anything, unscaled.
+    kElements,
+    // Of the wire dtype: divided before they are rounded, so that an Average
+    // cannot overflow, and scaled after they have arrived.
+    kRounded,
+    // Else: 16-bit floats as float32, so that only the result is rounded, and
+    // integers that are to be divided or scaled in 8 bytes, int64 in 16.
+    kAccumulators
+  };
+  Partials PartialsOf(size_t tensor) const;
+  bool Rounds(size_t tensor) const;  // kRounded?
+  // Hosts that have one rank each and send straight to the owner of a part do
+  // not add up before.
+  void SendInputs() { inputs_ = true; }
+
+  // The same as SpecOf over several hosts, in steps.
   uint64_t partial_bytes(size_t tensor) const;  // of an element
   void ReducePartial(size_t tensor, const void* const* sources,
                      int source_count, void* partials, size_t count) const;
@@ -54,10 +70,12 @@ class Reduction {
 
  private:
   ReduceSpec StagedSpec(size_t tensor) const;
+  ReduceSpec PlainSpec(size_t tensor) const;
 
   const DataPlane* const plane_;
   const Operation& operation_;
   const int source_ranks_;
+  bool inputs_ = false;
   std::vector<int> locals_;  // where the sources are
   std::vector<const void*> sources_;
 };

@@ -11,10 +11,19 @@ int GroupMembers::PlaceOf(int rank_of_job) const {
   return static_cast<int>(at - ranks.begin());
 }
 
+int GroupMembers::leaders() const {
+  auto least = static_cast<size_t>(std::max(most_leaders, 1));
+  for (const std::vector<int>& places : on_host) {
+    least = std::min(least, places.size());
+  }
+  return static_cast<int>(least);
+}
+
 GroupMembers SubsetOf(const GroupMembers& all, const std::vector<int>& ranks) {
   GroupMembers members;
   members.size = static_cast<int>(ranks.size());
   members.ranks = ranks;
+  members.most_leaders = all.most_leaders;
   std::map<int, int> hosts;  // by those of `all`
   for (int place = 0; place < members.size; ++place) {
     const auto rank = static_cast<size_t>(members.RankAt(place));

@@ -11,7 +11,8 @@ namespace tfring {
 
 // Who sits where. The engine counts the members of a group from 0, their
 // places; only people hear of ranks, which are those of the whole job. Places
-// on one host are ordered; the first one leads.
+// on one host are ordered. The first one leads; with several hosts, the first
+// few of each are leaders that exchange data with those of the others.
 struct GroupMembers {
   int rank = 0;                           // this rank's place; -1: no member
   int size = 1;                           // of the group
@@ -21,6 +22,7 @@ struct GroupMembers {
   std::vector<int> host_of;               // host of each place
   std::vector<int> local_of;              // number of each place in its host
   std::vector<std::string> host_names;
+  int most_leaders = 1;  // that a host may have
 
   // The rank that people know a place by.
   int RankAt(int place) const { return ranks[static_cast<size_t>(place)]; }
@@ -33,6 +35,16 @@ struct GroupMembers {
   }
   int local_rank() const { return local_of[static_cast<size_t>(rank)]; }
   bool leads() const { return local_rank() == 0; }
+  // Of each host; equal on all, so that they pair.
+  int leaders() const;
+  bool exchanges() const {
+    return host_count() > 1 && local_rank() < leaders();
+  }
+  // The place on another host that this one exchanges with.
+  int PartnerOn(int other) const {
+    return on_host[static_cast<size_t>(other)]
+                  [static_cast<size_t>(local_rank())];
+  }
 };
 
 // The picture that one member of `all` has of the group of some of its ranks

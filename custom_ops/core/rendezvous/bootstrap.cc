@@ -1,5 +1,7 @@
 #include "custom_ops/core/rendezvous/bootstrap.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <set>
 #include <sstream>
@@ -13,8 +15,10 @@
 namespace tfring {
 namespace {
 
-// Per pair of hosts.
+// Per pair of hosts, and at least one per leader.
 constexpr int32_t kConnections = 2;
+// A processor each; more leaders than that only take turns.
+constexpr int64_t kLeaders = 8;
 
 // What a rank tells all others about itself.
 struct Card {
@@ -24,12 +28,14 @@ struct Card {
   uint64_t chunk_bytes = 0;
   bool shared_memory = true;
   LinkOptions links;
+  int64_t processors = 1;          // of its host
   std::vector<std::string> hosts;  // numeric addresses
 
   std::string Encode() const {
-    std::string text = StrCat(key, "\n", name, "\n", port, " ", chunk_bytes,
-                              " ", shared_memory ? 1 : 0, " ",
-                              links.connections, " ", links.algorithm, "\n");
+    std::string text =
+        StrCat(key, "\n", name, "\n", port, " ", chunk_bytes, " ",
+               shared_memory ? 1 : 0, " ", links.connections, " ",
+               links.leaders, " ", links.algorithm, " ", processors, "\n");
     for (const std::string& host : hosts) text += host + "\n";
     return text;
   }
@@ -42,7 +48,8 @@ struct Card {
     std::getline(lines, card.name);
     std::getline(lines, numbers);
     std::istringstream(numbers) >> card.port >> card.chunk_bytes >>
-        card.shared_memory >> card.links.connections >> card.links.algorithm;
+        card.shared_memory >> card.links.connections >> card.links.leaders >>
+        card.links.algorithm >> card.processors;
     for (std::string host; std::getline(lines, host);) {
       card.hosts.push_back(host);
     }
@@ -130,6 +137,7 @@ class Bootstrapper {
     card.shared_memory = options_.shared_memory;
     card.links = options_.links;
     if (card.links.connections == 0) card.links.connections = kConnections;
+    card.processors = std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L);
     if (options_.size == 1) {
       cards_ = {card};
       return Status::Ok();
@@ -170,6 +178,15 @@ class Bootstrapper {
       for (size_t r = 0; r < keys.size(); ++r) keys[r] += StrCat("|", r);
     }
     out_.members = MembersOf(options_.rank, keys, names);
+    out_.members.most_leaders = MostLeaders();
+  }
+
+  // Every rank comes to the same answer.
+  int MostLeaders() const {
+    if (cards_.front().links.leaders > 0) return cards_.front().links.leaders;
+    int64_t most = kLeaders;
+    for (const Card& card : cards_) most = std::min(most, card.processors);
+    return static_cast<int>(most);
   }
 
   Status JoinLocalMemory() {
@@ -211,20 +228,16 @@ class Bootstrapper {
     connect.rank = static_cast<uint32_t>(options_.rank);
     connect.deadline = deadline_;
     out_.control.resize(static_cast<size_t>(members.size));
-    if (members.leads() && members.host_count() > 1) {
+    if (members.exchanges()) {
       out_.data.resize(static_cast<size_t>(members.host_count()));
-      for (HostSockets& sockets : out_.data) sockets.resize(lanes());
+      for (HostSockets& sockets : out_.data)
+        sockets.resize(LanesOf(members, out_.later.links));
     }
     TFR_RETURN_IF_ERROR(ConnectOut(connect));
     return AcceptOthers(connect);
   }
 
-  // Connections between two hosts.
-  size_t lanes() const {
-    return static_cast<size_t>(out_.later.links.connections);
-  }
-
-  // To rank 0, and, as a leader, to the leaders before this one.
+  // To rank 0, and, as a leader, to its like on the hosts before this one.
   Status ConnectOut(const ConnectOptions& connect) {
     const GroupMembers& members = out_.members;
     if (members.rank > 0) {
@@ -234,7 +247,7 @@ class Bootstrapper {
     }
     if (out_.data.empty()) return Status::Ok();
     for (int h = 0; h < members.host; ++h) {
-      const int leader = members.on_host[static_cast<size_t>(h)].front();
+      const int leader = members.PartnerOn(h);
       TFR_RETURN_IF_ERROR(
           ConnectLanes(connect, static_cast<uint32_t>(leader),
                        cards_[static_cast<size_t>(leader)].Addresses(),
@@ -251,8 +264,9 @@ class Bootstrapper {
     }
     for (int h = members.host + 1;
          !out_.data.empty() && h < members.host_count(); ++h) {
-      const int leader = members.on_host[static_cast<size_t>(h)].front();
-      ExpectLanes(static_cast<uint32_t>(leader), lanes(), &expected);
+      const int leader = members.PartnerOn(h);
+      ExpectLanes(static_cast<uint32_t>(leader), out_.data.front().size(),
+                  &expected);
     }
     std::vector<Accepted> accepted;
     TFR_RETURN_IF_ERROR(
@@ -278,6 +292,11 @@ class Bootstrapper {
 };
 
 }  // namespace
+
+size_t LanesOf(const GroupMembers& members, const LinkOptions& links) {
+  const int32_t each = links.connections / members.leaders();
+  return static_cast<size_t>(std::max(each, 1));
+}
 
 Status Bootstrap(const BootstrapOptions& options, Bootstrapped* out) {
   return Bootstrapper(options, out).Run();

@@ -23,12 +23,14 @@
 
 namespace tfring {
 
-// Between hosts.
 // Between two hosts.
 constexpr int32_t kMostConnections = 64;
+// Of a host.
+constexpr int32_t kMostLeaders = 64;
 
 struct LinkOptions {
   int32_t connections = 0;  // per pair of hosts; 0 = chosen
+  int32_t leaders = 0;      // of each host, at most; 0 = chosen
   int32_t algorithm = 0;    // tfr_host_algorithm
 };
 
@@ -64,9 +66,12 @@ struct Bootstrapped {
   GroupMembers members;
   std::unique_ptr<LocalGroup> local;
   std::vector<Socket> control;    // see SideChannel
-  std::vector<HostSockets> data;  // see Mesh; empty unless this rank leads
+  std::vector<HostSockets> data;  // see Mesh; empty unless it exchanges
   MeetingPlan later;
 };
+
+// Connections from one leader to another.
+size_t LanesOf(const GroupMembers& members, const LinkOptions& links);
 
 // UNAVAILABLE or DEADLINE_EXCEEDED names the ranks that did not come.
 Status Bootstrap(const BootstrapOptions& options, Bootstrapped* out);

@@ -15,11 +15,18 @@
 namespace tfring {
 namespace {
 
-// Between hosts: up to five of these are under way, more than a link of
-// 10 Gbit/s holds in 1 ms, and they still stay in the cache. All hosts must cut
-// alike, so nothing is measured.
+// Between hosts: up to five of these are under way, or three per leader, more
+// than a link of 10 Gbit/s holds in 1 ms, and they still stay in the cache. All
+// hosts must cut alike, so nothing is measured.
 constexpr uint64_t kHostsChunkBytes = 256 * 1024;
-constexpr uint64_t kHostsDepth = 8;
+constexpr uint64_t kStages = 3;  // that a chunk passes before it is under way
+constexpr uint64_t kUnderWay = 5;
+constexpr uint64_t kUnderWayOfLeader = 3;
+
+uint64_t HostsDepth(const GroupMembers& members) {
+  const auto leaders = static_cast<uint64_t>(members.leaders());
+  return kStages + std::max(kUnderWay, kUnderWayOfLeader * leaders);
+}
 
 // Of memory that this rank makes.
 Status ShapeOf(const GroupMembers& members, const MemoryOptions& options,
@@ -38,7 +45,7 @@ Status ShapeOf(const GroupMembers& members, const MemoryOptions& options,
                         shape->local_size, options.crowded);
   if (members.host_count() > 1) {
     tuning.chunk_bytes = kHostsChunkBytes;
-    tuning.depth = kHostsDepth;
+    tuning.depth = HostsDepth(members);
   } else if (options.depth > 0) {
     tuning.depth = options.depth;
   }

@@ -28,8 +28,9 @@ Status Subset::Offer(std::string* offer) {
     TFR_RETURN_IF_ERROR(
         CreateGroupMemory(*members_, plan_->memory, &local, &place));
   }
-  if (connects()) TFR_RETURN_IF_ERROR(Listener::Open("", 0, &listener_));
-  *offer = EncodeOffer(connects() ? listener_.port() : 0, place);
+  if (members_->exchanges())
+    TFR_RETURN_IF_ERROR(Listener::Open("", 0, &listener_));
+  *offer = EncodeOffer(members_->exchanges() ? listener_.port() : 0, place);
   return Status::Ok();
 }
 
@@ -40,9 +41,10 @@ Status Subset::Meet(const std::vector<std::string>& offers, Deadline deadline,
     MemoryPlace place;
     DecodeOffer(offers[static_cast<size_t>(members_->here().front())], &port,
                 &place);
-    return OpenGroupMemory(*members_, plan_->memory, place, &local);
+    TFR_RETURN_IF_ERROR(
+        OpenGroupMemory(*members_, plan_->memory, place, &local));
   }
-  if (!connects()) return Status::Ok();
+  if (!members_->exchanges()) return Status::Ok();
   ConnectOptions options;
   options.secret = plan_->secret;
   options.session = HashCombine(plan_->session, number_);
@@ -55,11 +57,11 @@ Status Subset::Meet(const std::vector<std::string>& offers, Deadline deadline,
   return AcceptHosts(options);
 }
 
-// To the leaders before this one.
+// To the leaders on the hosts before this one.
 Status Subset::ConnectHosts(const std::vector<std::string>& offers,
                             const ConnectOptions& options) {
   for (int h = 0; h < members_->host; ++h) {
-    const int leader = members_->on_host[static_cast<size_t>(h)].front();
+    const int leader = members_->PartnerOn(h);
     const int rank = members_->RankAt(leader);
     int port = 0;
     MemoryPlace place;
@@ -72,11 +74,11 @@ Status Subset::ConnectHosts(const std::vector<std::string>& offers,
   return Status::Ok();
 }
 
-// From the leaders after this one.
+// From the leaders on the hosts after this one.
 Status Subset::AcceptHosts(const ConnectOptions& options) {
   std::set<Expected> expected;
   for (int h = members_->host + 1; h < members_->host_count(); ++h) {
-    const int leader = members_->on_host[static_cast<size_t>(h)].front();
+    const int leader = members_->PartnerOn(h);
     ExpectLanes(static_cast<uint32_t>(members_->RankAt(leader)), lanes(),
                 &expected);
   }

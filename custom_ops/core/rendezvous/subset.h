@@ -3,9 +3,9 @@
 // they must know.
 //
 //   1  Offer(): the first member on each host makes the memory; if the members
-//      sit on several hosts, it listens for the other hosts' first ones
+//      sit on several hosts, leaders listen for those of the other hosts
 //   2  every rank learns every rank's offer (the caller's part)
-//   3  Meet(): the others open the memory; the first ones connect in pairs
+//   3  Meet(): the others open the memory; leaders connect in pairs
 #ifndef TFRING_CORE_RENDEZVOUS_SUBSET_H_
 #define TFRING_CORE_RENDEZVOUS_SUBSET_H_
 
@@ -42,10 +42,7 @@ class Subset {
   std::vector<HostSockets> data;
 
  private:
-  bool connects() const {
-    return members_->leads() && members_->host_count() > 1;
-  }
-  size_t lanes() const { return static_cast<size_t>(plan_->links.connections); }
+  size_t lanes() const { return LanesOf(*members_, plan_->links); }
   Status ConnectHosts(const std::vector<std::string>& offers,
                       const ConnectOptions& options);
   Status AcceptHosts(const ConnectOptions& options);

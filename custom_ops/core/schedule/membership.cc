@@ -9,8 +9,9 @@ namespace {
 std::vector<std::string> HostLabels(const GroupMembers& members) {
   std::vector<std::string> labels;
   for (size_t h = 0; h < members.on_host.size(); ++h) {
-    labels.push_back(StrCat("rank ", members.RankAt(members.on_host[h].front()),
-                            " (host ", members.host_names[h], ")"));
+    const int place = members.PartnerOn(static_cast<int>(h));
+    labels.push_back(StrCat("rank ", members.RankAt(place), " (host ",
+                            members.host_names[h], ")"));
   }
   return labels;
 }

@@ -21,7 +21,7 @@ namespace tfring {
 
 class Membership : public GroupEvents {
  public:
-  // `data`: see Mesh; empty unless this rank leads one of several hosts.
+  // `data`: see Mesh; empty unless this rank exchanges with other hosts.
   Membership(const GroupMembers& members, std::unique_ptr<LocalGroup> local,
              std::vector<HostSockets> data, Faults faults, Failures* failures,
              const GroupOptions& options);

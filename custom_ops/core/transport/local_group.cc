@@ -73,8 +73,8 @@ int LocalGroup::Slowest() const {
   for (int p = 0; p < shape_.local_size; ++p) {
     if (p == local_rank_) continue;
     uint64_t passed = 0;
-    for (const auto counter : {&RankState::staged, &RankState::reduced,
-                               &RankState::exchanged, &RankState::taken}) {
+    for (const auto counter :
+         {&RankState::staged, &RankState::reduced, &RankState::taken}) {
       passed += ValueOf(p, {counter, 0});
     }
     if (passed < least) slowest = p;

@@ -12,7 +12,7 @@
 // place modulo `depth`. Each rank counts how many chunks it has
 //   staged     copied into its own slot
 //   reduced    its share of, into results or partials
-//   exchanged  with the other hosts (host leader only)
+//   exchanged  with the other hosts (leaders only; of those it exchanges)
 //   taken      and needs no longer
 // A place is used again once all ranks have taken its former chunk. Counters
 // only grow, so a reader needs no lock: it waits for "at least".
