@@ -123,6 +123,7 @@ Status World::Start(const tfr_config& config) {
 World::~World() {
   if (sets_ != nullptr && !left_) static_cast<void>(Leave());
   control_.reset();
+  delete spare_.load(std::memory_order_acquire);
 }
 
 // All groups at once; the world's is the last that others hear of.
@@ -168,9 +169,15 @@ Status World::Submit(const tfr_request& request) {
 
 Status World::Run(const tfr_request& request) {
   std::shared_ptr<Membership> membership;
-  std::unique_ptr<Operation> operation;
+  std::unique_ptr<Operation> operation(
+      spare_.exchange(nullptr, std::memory_order_acquire));
   TFR_RETURN_IF_ERROR(Take(request, &membership, &operation));
-  return membership->group().Run(std::move(operation));
+  const Status status = membership->group().Run(&operation);
+  if (operation != nullptr) {
+    operation.reset(
+        spare_.exchange(operation.release(), std::memory_order_acq_rel));
+  }
+  return status;
 }
 
 void World::Abort(const std::string& text) {

@@ -2,6 +2,7 @@
 #ifndef TFRING_CORE_WORLD_H_
 #define TFRING_CORE_WORLD_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -53,6 +54,9 @@ class World {
   std::unique_ptr<SideChannel> control_;
   std::unique_ptr<ProcessSets> sets_;
   bool left_ = false;
+  // One that was run, to be used again: saves small collectives the memory
+  // allocator. Null while somebody uses it.
+  std::atomic<Operation*> spare_{nullptr};
 };
 
 }  // namespace tfring

@@ -69,24 +69,27 @@ void Express::Fill(uint64_t key, int64_t now_ns) {
   Place& place = PlaceOf(local_rank_, number_);
   place.key = key;
   place.now_ns = now_ns;
-  place.filled.store(number_ + 1, std::memory_order_seq_cst);
+  place.filled.store(number_ + 1, std::memory_order_release);
 }
 
-uint64_t Express::NewestOfOthers() const {
-  uint64_t newest = 0;
+// Whoever fills a number has filled or refused all before, and keeps its place
+// until this rank needs it no longer: so it is still there to be seen.
+bool Express::OthersHaveFilled(uint64_t number) const {
   for (int p = 0; p < local_size_; ++p) {
     if (p == local_rank_) continue;
-    for (uint64_t i = 0; i < kPlaces; ++i) {
-      newest = std::max(newest,
-                        PlaceOf(p, i).filled.load(std::memory_order_seq_cst));
+    if (PlaceOf(p, number).filled.load(std::memory_order_seq_cst) ==
+        number + 1) {
+      return true;
     }
   }
-  return newest;
+  return false;
 }
 
 bool Express::Refuse() {
-  const uint64_t newest = NewestOfOthers();
-  if (newest <= next_.load(std::memory_order_relaxed)) return false;
+  const uint64_t next = next_.load(std::memory_order_relaxed);
+  uint64_t newest = next;
+  while (OthersHaveFilled(newest)) ++newest;
+  if (newest == next) return false;
   next_.store(newest, std::memory_order_relaxed);
   Answers& mine = answers_[local_rank_];
   mine.refused.store(newest, std::memory_order_seq_cst);
@@ -117,11 +120,13 @@ Express::Votes Express::Count() {
     }
     if (filled != number_ + 1 || place.key != key_) return Votes::kVoid;
   }
+  // Whoever fills a number needs none before it.
+  needless_ = std::max(needless_, number_);
   return Votes::kAll;
 }
 
 bool Express::IsCalled() const {
-  return NewestOfOthers() > next_.load(std::memory_order_relaxed);
+  return OthersHaveFilled(next_.load(std::memory_order_relaxed));
 }
 
 bool Express::HasFilled(int rank) const {

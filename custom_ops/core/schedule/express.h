@@ -37,6 +37,7 @@ class Express {
   // Where to put the data for the next number; null: not now.
   char* Begin();
   // Fills the place. `key` stands for the collective, described in full.
+  // Whoever wants to know next which others sleep needs a FullFence() first.
   void Fill(uint64_t key, int64_t now_ns);
   // Refuses all that others have filled and this rank has not answered. True if
   // there was something: then others must be woken.
@@ -65,7 +66,7 @@ class Express {
   struct Answers;
 
   Place& PlaceOf(int rank, uint64_t number) const;
-  uint64_t NewestOfOthers() const;  // number after the newest place filled
+  bool OthersHaveFilled(uint64_t number) const;
   bool IsFree(uint64_t number);
 
   Answers* const answers_;
@@ -77,7 +78,7 @@ class Express {
   uint64_t number_ = 0;  // that this rank has filled
   uint64_t key_ = 0;
   int counted_ = 0;        // ranks that have filled it with the same
-  uint64_t needless_ = 0;  // all others have done with numbers below
+  uint64_t needless_ = 0;  // all others need no numbers below
 };
 
 }  // namespace tfring

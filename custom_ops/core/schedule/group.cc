@@ -75,9 +75,15 @@ Status Group::Submit(std::unique_ptr<Operation> operation) {
   }
   const int32_t patience = operation->patience;
   uint64_t uid = 0;
-  TFR_RETURN_IF_ERROR(
-      Accept(std::move(operation), /*wake_thread=*/false, &uid));
-  Help(uid, patience);
+  bool express = false;
+  const bool may_express = MayExpress(*operation);
+  TFR_RETURN_IF_ERROR(Accept(std::move(operation), /*wake_thread=*/false, &uid,
+                             may_express ? &express : nullptr));
+  if (express) {
+    HelpExpress(patience);
+  } else {
+    Help(uid, patience);
+  }
   return Status::Ok();
 }
 
@@ -185,15 +191,18 @@ struct RunWaiter {
 
 }  // namespace
 
-Status Group::Run(std::unique_ptr<Operation> operation) {
+Status Group::Run(std::unique_ptr<Operation>* operation) {
   RunWaiter waiter;
-  operation->done = &RunWaiter::Done;
-  operation->done_user = &waiter;
+  (*operation)->done = &RunWaiter::Done;
+  (*operation)->done_user = &waiter;
   bool express = false;
-  const bool may_express = MayExpress(*operation);
-  TFR_RETURN_IF_ERROR(Accept(std::move(operation), /*wake_thread=*/false,
+  const bool may_express = MayExpress(**operation);
+  TFR_RETURN_IF_ERROR(Accept(std::move(*operation), /*wake_thread=*/false,
                              nullptr, may_express ? &express : nullptr));
-  if (express) RingForExpress();
+  if (express && LookAtExpress() && express_.Count() == Express::Votes::kAll) {
+    *operation = RunExpress(/*release=*/true);
+    return Status::Ok();
+  }
   const auto done = [&waiter] { return waiter.done.load(); };
   for (;;) {
     if (std::exchange(express, false) || TryBecomeExecutor()) {
@@ -217,12 +226,16 @@ void Group::ReleaseExecutor() {
   bool thread_needed;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    executing_ = false;
-    // Operations of other callers go on in the engine's thread.
-    thread_needed_ = thread_needed_ || !pending_.empty();
-    thread_needed = thread_needed_ || stopping_;
+    thread_needed = ReleaseExecutorLocked();
   }
   if (thread_needed) wake_.notify_one();
+}
+
+bool Group::ReleaseExecutorLocked() {
+  executing_ = false;
+  // Operations of other callers go on in the engine's thread.
+  thread_needed_ = thread_needed_ || !pending_.empty();
+  return thread_needed_ || stopping_;
 }
 
 void Group::ThreadMain() {
@@ -249,7 +262,7 @@ void Group::Drive(const std::atomic<bool>* until) {
     const bool stops = failure_->Stops(next);
     // Even then: others may have run what all have, and left.
     if (express_.waiting() && ExpressIsDecided()) {
-      express_.Count() == Express::Votes::kAll ? RunExpress() : AnnounceVoid();
+      RunOrAnnounceExpress();
       continue;
     }
     if (stops) {

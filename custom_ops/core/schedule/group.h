@@ -65,7 +65,8 @@ class Group {
   // run it as far as operation->patience says.
   Status Submit(std::unique_ptr<Operation> operation);
   // Returns when the operation is done here. operation->done is not called.
-  Status Run(std::unique_ptr<Operation> operation);
+  // Gives the operation back if it was a small one, to be used again.
+  Status Run(std::unique_ptr<Operation>* operation);
 
   // Host leader: all hosts have the collective.
   void OnGo(const LogEntry& entry);
@@ -96,6 +97,8 @@ class Group {
   void Announce(const Announcement& announcement);
   bool TryBecomeExecutor();
   void ReleaseExecutor();
+  // True if the thread must be woken. mutex_ is held.
+  bool ReleaseExecutorLocked();
   void ThreadMain();
   void WakeThread();
   // Runs the log until `*until` is true, or, with null, nothing is pending.
@@ -120,6 +123,8 @@ class Group {
   void Finish(Operation* operation, const Status& status);
 
   // helping (group_help.cc)
+  // Others that come later than this have cost more than a hand-over does.
+  static constexpr double kLingerSeconds = 1e-3;
   bool MayHelp(const Operation& operation) const;
   void Help(uint64_t uid, int32_t patience);
   bool AwaitBriefly(int32_t patience, Deadline deadline);
@@ -133,7 +138,10 @@ class Group {
   bool TryExpress(const Operation& operation, const Announcement& what);
   void RingForExpress();
   bool ExpressIsDecided();
-  void RunExpress();
+  bool LookAtExpress();
+  void HelpExpress(int32_t patience);
+  std::unique_ptr<Operation> RunExpress(bool release);
+  void RunOrAnnounceExpress();
   void AnnounceVoid();
   void AnswerExpress();
 

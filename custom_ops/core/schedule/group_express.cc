@@ -8,6 +8,7 @@
 
 #include "custom_ops/core/collectives/allreduce_express.h"
 #include "custom_ops/core/common/hash.h"
+#include "custom_ops/core/common/relax.h"
 #include "custom_ops/core/schedule/group.h"
 
 namespace tfring {
@@ -40,8 +41,10 @@ bool Group::TryExpress(const Operation& operation, const Announcement& what) {
   return true;
 }
 
-// Whoever decides it wakes all; others only those that must answer.
+// Whoever sees that it is decided wakes all; before, only those that must
+// answer are woken.
 void Group::RingForExpress() {
+  FullFence();
   const bool decided = ExpressIsDecided();
   for (int p = 0; p < local_->local_size(); ++p) {
     if (p == local_->local_rank() || !local_->IsAsleep(p)) continue;
@@ -53,9 +56,38 @@ bool Group::ExpressIsDecided() {
   return express_.Count() != Express::Votes::kOpen;
 }
 
+// Whether it is decided soon. Others may sleep until they are told of it: those
+// that must answer are woken if they have not at once.
+bool Group::LookAtExpress() {
+  constexpr int kLooks = 16;
+  for (int i = 0; i < kLooks && !ExpressIsDecided(); ++i) Relax();
+  RingForExpress();
+  const auto ready = [this] { return ExpressIsDecided(); };
+  if (!local_->Look(ready)) return false;
+  return true;
+}
+
+// Of a thread that has submitted it: what is not decided soon is left to the
+// engine's thread.
+void Group::HelpExpress(int32_t patience) {
+  const uint64_t next = executed_.load(std::memory_order_relaxed);
+  bool decided = LookAtExpress();
+  if (!decided && patience == TFR_LINGER) {
+    const auto ready = [&] {
+      return ExpressIsDecided() || agreement_.head() > next;
+    };
+    const auto interrupted = [&] { return failure_->Stops(next); };
+    local_->WaitAsleep(ready, interrupted, Deadline::After(kLingerSeconds));
+    decided = ExpressIsDecided();
+  }
+  if (decided) RunOrAnnounceExpress();
+  ReleaseExecutor();
+}
+
 // All ranks have filled their places. The operation is the first pending one,
 // since it was the only one when it came; the list itself may grow meanwhile.
-void Group::RunExpress() {
+// `release`: this thread is the executor no longer.
+std::unique_ptr<Operation> Group::RunExpress(bool release) {
   const Operation& operation = *expressed_;
   Moments moments;
   std::array<const char*, kMaxLocalRanks> staged;
@@ -71,6 +103,7 @@ void Group::RunExpress() {
   moments.ended = progress_ns_ = NowNs();
   Count(operation, moments, members_->here()[static_cast<size_t>(last)]);
   bool announce_join = false;
+  bool wake_thread = false;
   std::unique_ptr<Operation> done;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -78,9 +111,20 @@ void Group::RunExpress() {
     done = std::move(pending_.front());
     pending_.erase(pending_.begin());
     announce_join = MustAnnounceJoin();
+    if (release) wake_thread = ReleaseExecutorLocked();
   }
+  if (wake_thread) wake_.notify_one();
   if (announce_join) AnnounceJoin();
-  Finish(done.get(), Status::Ok());
+  return done;
+}
+
+void Group::RunOrAnnounceExpress() {
+  if (express_.Count() == Express::Votes::kAll) {
+    const std::unique_ptr<Operation> done = RunExpress(/*release=*/false);
+    Finish(done.get(), Status::Ok());
+  } else {
+    AnnounceVoid();
+  }
 }
 
 // Not all ranks have filled theirs with this: in the usual way, then.

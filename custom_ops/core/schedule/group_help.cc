@@ -15,9 +15,6 @@ namespace {
 constexpr uint64_t kLookBytes = 64 * 1024;
 // Above this, a hand-over does not matter.
 constexpr uint64_t kLingerBytes = 4 * 1024 * 1024;
-// Others that come later than this have cost more than a hand-over does.
-constexpr double kLingerSeconds = 1e-3;
-
 // Others may send more than this rank does.
 bool Gathers(const Operation& operation) {
   return operation.kind == TFR_ALLGATHER || operation.kind == TFR_ALLTOALL;

@@ -85,7 +85,12 @@ Status Operation::Create(const tfr_request& request,
     return InvalidArgument(StrCat("`kind` ", request.kind,
                                   " is not a collective this engine knows"));
   }
-  std::unique_ptr<Operation> op(new Operation());
+  std::unique_ptr<Operation> op = std::move(*out);
+  if (op == nullptr) {
+    op.reset(new Operation());
+  } else {
+    op->Clear();
+  }
   op->name = request.name;
   if (IsOwn(request.kind)) op->name.assign(kOwnName, sizeof(kOwnName));
   op->kind = request.kind;
@@ -111,6 +116,18 @@ Status Operation::Create(const tfr_request& request,
   }
   *out = std::move(op);
   return Status::Ok();
+}
+
+void Operation::Clear() {
+  Operation blank;
+  const auto keep_room = [](auto* kept, auto* in_use) {
+    in_use->clear();
+    kept->swap(*in_use);
+  };
+  keep_room(&blank.name, &name);
+  keep_room(&blank.tensors, &tensors);
+  keep_room(&blank.dims, &dims);
+  *this = std::move(blank);
 }
 
 std::unique_ptr<Operation> Operation::Own(

@@ -39,7 +39,8 @@ constexpr int32_t kRemoveProcessSet = TFR_REMOVE_PROCESS_SET;
 class Operation {
  public:
   // INVALID_ARGUMENT only where no peer can be meant: no name, unknown kind.
-  // Other arguments that break a rule make an operation with a `fault`.
+  // Other arguments that break a rule make an operation with a `fault`. One in
+  // `*out` is used again.
   static Status Create(const tfr_request& request, const GroupMembers& members,
                        std::unique_ptr<Operation>* out);
 
@@ -101,6 +102,9 @@ class Operation {
 
  private:
   Operation() = default;
+  Operation(Operation&&) = default;
+  Operation& operator=(Operation&&) = default;
+  void Clear();
   // These return what is wrong.
   Status Fill(const tfr_request& request, const GroupMembers& members);
   Status CopyTensor(const tfr_tensor& tensor, int index);

@@ -145,7 +145,8 @@ Status ProcessSets::Info(int64_t handle, int32_t* size, int32_t* place) const {
 
 Status ProcessSets::Find(int64_t handle, MembershipPointer* out) const {
   if (handle == 0) {
-    *out = world_;
+    // Lives as long as this table: not to be counted.
+    *out = MembershipPointer(MembershipPointer(), world_.get());
     return Status::Ok();
   }
   std::lock_guard<std::mutex> lock(mutex_);
@@ -203,7 +204,7 @@ Status ProcessSets::Add(const std::vector<int>& ranks, int64_t* handle) {
   // A rank that is wrong comes all the same: others may be right, and wait.
   const Status fits = CheckNew(ranks);
   if (!fits.ok()) operation->fault = fits.message();
-  const Status added = world_->group().Run(std::move(operation));
+  const Status added = world_->group().Run(&operation);
   return fits.ok() ? added : fits;
 }
 
@@ -270,9 +271,10 @@ Status ProcessSets::Form(DataPlane* plane, const GroupMembers& members,
 
 Status ProcessSets::Remove(int64_t handle) {
   TFR_RETURN_IF_ERROR(CheckOld(handle));
-  return world_->group().Run(Operation::Own(
+  std::unique_ptr<Operation> operation = Operation::Own(
       kRemoveProcessSet, {handle},
-      [this, handle](DataPlane* plane) { return RunRemove(plane, handle); }));
+      [this, handle](DataPlane* plane) { return RunRemove(plane, handle); });
+  return world_->group().Run(&operation);
 }
 
 Status ProcessSets::RunRemove(DataPlane* plane, int64_t handle) {

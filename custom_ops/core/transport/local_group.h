@@ -53,7 +53,7 @@ struct alignas(kCacheLine) Counter {
 struct alignas(128) RankState {
   std::atomic<uint32_t> doorbell;
   std::atomic<uint32_t> sleeping;
-  std::atomic<int32_t> processor;  // where it last waited, plus one
+  std::atomic<int32_t> processor;  // where it waits, plus one; 0: nowhere
   std::atomic<int32_t> wanted_of;  // whose counters: a rank, or kAll
   Counter staged;
   Counter reduced;
@@ -149,7 +149,9 @@ class LocalGroup {
   // Looks for a short while whether ready(), as Wait does first.
   template <typename Ready>
   bool Look(Ready&& ready) {
-    return ready() || Spin(ready);
+    const bool is_ready = Spin(ready);
+    ForgetProcessor();
+    return is_ready;
   }
 
   // Waits until ready(): a short spin, then sleep. Both functions read
@@ -157,8 +159,10 @@ class LocalGroup {
   template <typename Ready, typename Interrupted>
   WaitOutcome Wait(Ready&& ready, Interrupted&& interrupted,
                    Deadline deadline) {
-    if (Look(ready)) return WaitOutcome::kReady;
-    return Sleep(ready, interrupted, deadline);
+    const WaitOutcome outcome =
+        Spin(ready) ? WaitOutcome::kReady : Sleep(ready, interrupted, deadline);
+    ForgetProcessor();
+    return outcome;
   }
   // ... without the spin.
   template <typename Ready, typename Interrupted>
@@ -185,7 +189,10 @@ class LocalGroup {
   WaitOutcome WaitFor(const Goals& goals, int of, Interrupted&& interrupted,
                       Deadline deadline) {
     const auto ready = [&] { return Reached(goals, of); };
-    if (Spin(ready)) return WaitOutcome::kReady;
+    if (Spin(ready)) {
+      ForgetProcessor();
+      return WaitOutcome::kReady;
+    }
     mine().wanted_of.store(of, std::memory_order_relaxed);
     for (const Goal& goal : goals) {
       (mine().*goal.counter)
@@ -195,6 +202,7 @@ class LocalGroup {
     for (const Goal& goal : goals) {
       (mine().*goal.counter).wanted.store(kNothing, std::memory_order_relaxed);
     }
+    ForgetProcessor();
     return outcome;
   }
 
@@ -237,19 +245,27 @@ class LocalGroup {
     return (ranks_[local].*goal.counter).value.load(std::memory_order_seq_cst);
   }
 
+  // Most waits end at the first looks: these cost neither a clock nor a line
+  // that others read.
   template <typename Ready>
   bool Spin(Ready& ready) {
-    if (shape_.tuning.spin_ns <= 0) return false;
-    const int64_t end = NowNs() + shape_.tuning.spin_ns;
-    do {
-      if (!yield_ && SharesProcessor()) return false;
-      for (int i = 0; i < 32; ++i) {
+    if (shape_.tuning.spin_ns <= 0) return ready();
+    // Whom a rank waits for may wait for the processor: then it is let go soon.
+    const int looks = yield_ ? 4 : 32;
+    for (int64_t end = 0;;) {
+      for (int i = 0; i < looks; ++i) {
         if (ready()) return true;
         Relax();
       }
-      if (yield_) sched_yield();
-    } while (NowNs() < end);
-    return false;
+      if (yield_) {
+        sched_yield();
+      } else if (SharesProcessor()) {
+        return false;
+      }
+      const int64_t now = NowNs();
+      if (end == 0) end = now + shape_.tuning.spin_ns;
+      if (now >= end) return ready();
+    }
   }
 
   // Two ranks that meet on one processor, as a wake-up may bring about, would
@@ -268,6 +284,12 @@ class LocalGroup {
       }
     }
     return false;
+  }
+  // The wait is over: where this rank goes now, it does not wait.
+  void ForgetProcessor() {
+    std::atomic<int32_t>& known = mine().processor;
+    if (known.load(std::memory_order_relaxed) == 0) return;
+    known.store(0, std::memory_order_relaxed);
   }
 
   template <typename Ready, typename Interrupted>
