@@ -31,7 +31,7 @@ TEST(UsualCosts) {
   EXPECT_EQ(crowded.chunk_bytes, 128 * kKib);
   EXPECT_EQ(crowded.depth, 4u);
   EXPECT_EQ(crowded.direct_bytes, 64 * kKib);
-  EXPECT_EQ(crowded.spin_ns, 20000);
+  EXPECT_EQ(crowded.spin_ns, 100000);
 }
 
 TEST(DearWakeUpsMakeLargerChunks) {
