@@ -1,8 +1,10 @@
 // Where a collective's time goes: who is waited for, and what is transfer.
 #include "custom_ops/core/schedule/timing.h"
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "custom_ops/core/schedule/recorder.h"
@@ -100,13 +102,18 @@ uint64_t WaitedFor(const tfr_world* world, int rank, int size) {
 }
 
 // Rank 1 comes late to the third of five allreduces.
-void ExpectWaitsForRank1(const JobOptions& options) {
+void ExpectWaitsForRank1(const JobOptions& options, int64_t count = 1000) {
   RunJob(options, [&](int rank, tfr_world* world) {
     EXPECT_EQ(tfr_world_record(world, 100, nullptr), TFR_OK);
-    std::vector<float> values(1000, 1.0f);
+    std::vector<float> values(static_cast<size_t>(count), 1.0f);
     Call call;
-    call.tensors = {{{1000}, TFR_FLOAT32, values.data(), values.data()}};
-    for (int i = 0; i < 5; ++i) EXPECT_EQ(call.Run(world), TFR_OK);
+    call.tensors = {{{count}, TFR_FLOAT32, values.data(), values.data()}};
+    for (int i = 0; i < 5; ++i) {
+      if (options.faults.empty() && rank == 1 && i == 2) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      }
+      EXPECT_EQ(call.Run(world), TFR_OK);
+    }
     tfr_stats stats = {};
     tfr_world_stats(world, &stats);
     const uint64_t waited = WaitedFor(world, 1, options.size);
@@ -115,7 +122,7 @@ void ExpectWaitsForRank1(const JobOptions& options) {
     uint64_t lost = 0;
     ASSERT_EQ(tfr_world_records(world, records, 8, &lost), 5u);
     EXPECT_EQ(records[2].last_rank, 1);
-    EXPECT_EQ(records[2].bytes, 4000u);
+    EXPECT_EQ(records[2].bytes, static_cast<uint64_t>(4 * count));
     EXPECT_EQ(std::string(records[2].name), "t");
     const auto wait =
         static_cast<uint64_t>(records[2].agreed_ns - records[2].submitted_ns);
@@ -135,6 +142,21 @@ TEST(ALateRankIsWaitedForInsideAHost) {
   options.size = 3;
   options.faults = "rank=1 collective=2 do=late:400";
   ExpectWaitsForRank1(options);
+}
+
+TEST(ALateRankIsWaitedForByASmallCollective) {
+  JobOptions options;
+  options.size = 3;
+  ExpectWaitsForRank1(options, 2);
+}
+
+// A rank with faults refuses to run it in one round: then the others announce
+// later than it does, but had it earlier.
+TEST(ALateRankThatRefusesIsTheOneWaitedFor) {
+  JobOptions options;
+  options.size = 3;
+  options.faults = "rank=1 collective=2 do=late:400";
+  ExpectWaitsForRank1(options, 2);
 }
 
 TEST(ALateRankIsWaitedForBetweenHosts) {

@@ -19,6 +19,7 @@ struct Pending {
   uint64_t digest;  // of the first rank
   int32_t count;
   int32_t alike;
+  Origin latest;  // of the ranks so far
 };
 
 }  // namespace
@@ -132,10 +133,14 @@ Status Agreement::Arrive(uint64_t uid, uint64_t digest, bool append,
   while (i < table_->pending_count && table_->pending[i].uid != uid) ++i;
   Pending& pending = table_->pending[i];
   if (i == table_->pending_count) {
-    pending = Pending{uid, digest, 0, 1};
+    pending = Pending{uid, digest, 0, 1, {}};
     ++table_->pending_count;
   }
   if (pending.digest != digest) pending.alike = 0;
+  // Not always this one: a rank may have had it for long and tried elsewhere
+  // first (express.h).
+  if (origin.now_ns >= pending.latest.now_ns) pending.latest = origin;
+  const Origin latest = pending.latest;
   ++pending.count;
   arrival->alike = pending.alike != 0;
   arrival->joined = table_->joined > 0;
@@ -144,8 +149,8 @@ Status Agreement::Arrive(uint64_t uid, uint64_t digest, bool append,
   pending = table_->pending[table_->pending_count - 1];
   --table_->pending_count;
   if (append) {
-    AppendLocked({uid, VerdictOf(arrival->alike, arrival->joined), origin.place,
-                  origin.now_ns});
+    AppendLocked({uid, VerdictOf(arrival->alike, arrival->joined), latest.place,
+                  latest.now_ns});
   }
   return Status::Ok();
 }

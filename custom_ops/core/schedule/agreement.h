@@ -45,8 +45,8 @@ inline bool WithJoined(Verdict verdict) {
 struct LogEntry {
   uint64_t uid;
   Verdict verdict;
-  // The rank whose announcement completed it, and when it submitted it; between
-  // hosts, when this host heard that all have it.
+  // The rank that submitted it last, and when; between hosts, when this host
+  // heard that all have it.
   int32_t last = -1;  // its place; -1: not known
   int64_t agreed_ns = 0;
 };
