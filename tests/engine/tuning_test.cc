@@ -24,7 +24,7 @@ MachineCosts Costs(double copy_ns_per_kib, double wake_ns) {
 TEST(UsualCosts) {
   const Tuning two = ChooseTuning(Costs(25, 5000), 2, false);
   EXPECT_EQ(two.chunk_bytes, 256 * kKib);
-  EXPECT_EQ(two.depth, 4u);
+  EXPECT_EQ(two.depth, 7u);
   EXPECT_EQ(two.direct_bytes, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(two.spin_ns, 50000);
   const Tuning crowded = ChooseTuning(Costs(25, 5000), 4, true);
@@ -60,7 +60,7 @@ TEST(StaysWithinLimits) {
           const Tuning tuning = ChooseTuning(Costs(copy, wake), ranks, crowded);
           EXPECT_EQ(tuning.chunk_bytes % 64, 0u);
           EXPECT_TRUE(tuning.depth >= 2);
-          EXPECT_TRUE(tuning.chunk_bytes * tuning.depth <= 1024 * kKib);
+          EXPECT_TRUE(tuning.chunk_bytes * tuning.depth < 2048 * kKib);
           EXPECT_TRUE(tuning.direct_bytes >= 4 * kKib);
           EXPECT_TRUE(tuning.spin_ns >= 5000 && tuning.spin_ns <= 100000);
         }

@@ -33,17 +33,26 @@ class AllreduceJob {
  private:
   // Fills `to` with elements as they are staged.
   void Stage(const OperationTensor& tensor, uint64_t first, uint64_t count,
-             void* to) const;
+             char* to, Stores stores) const;
+  void NarrowTo(const OperationTensor& tensor, const char* from, uint64_t count,
+                char* to) const;
   // Where in a result chunk a piece lies that is staged at `at` of the stream.
   // The tensor's part of the chunk begins where all of it grown by
   // `result_growth_` would, and is without gaps.
   uint64_t ResultAt(uint64_t begin, const OperationTensor& tensor,
                     uint64_t offset, uint64_t at) const;
+  // Where in its place a chunk of a single step begins. Few bytes take turns
+  // through the whole place: lines that peers have just read are dear to store.
+  uint64_t SlotOffset(uint64_t chunk) const;
   uint64_t step_bytes() const { return plane_->chunk_bytes() / result_growth_; }
   Range ShareOf(const Range& range) const;
   // Some of the stream's bytes; the chunk starts at `begin`.
-  void CopyInRange(const Range& range, uint64_t begin, uint64_t chunk) const;
+  void CopyInRange(const Range& range, uint64_t begin, uint64_t chunk,
+                   Stores stores) const;
   void CopyOutRange(const Range& range, uint64_t begin, uint64_t chunk) const;
+  // From outputs into results.
+  void ShareRange(const Range& range, uint64_t begin, uint64_t chunk,
+                  Stores stores) const;
   // ... into results, or into outputs if `result` is null.
   void ReduceRange(const Range& range, uint64_t begin, uint64_t chunk,
                    char* result) const;

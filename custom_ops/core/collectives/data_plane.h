@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "custom_ops/core/collectives/stage.h"
+#include "custom_ops/core/collectives/store_choice.h"
 #include "custom_ops/core/collectives/stream.h"
+#include "custom_ops/core/common/clock.h"
 #include "custom_ops/core/common/copy_pool.h"
 #include "custom_ops/core/common/members.h"
 #include "custom_ops/core/common/status.h"
@@ -122,6 +124,18 @@ class DataPlane {
     });
   }
 
+  // Calls pass(stores), which stores `bytes` that others are to read.
+  template <typename F>
+  void StoreForOthers(uint64_t bytes, F&& pass) {
+    if (bytes < StoreChoice::kLeastBytes) return pass(Stores::kPlain);
+    const Stores stores = store_choice_.Next();
+    const int64_t begin = NowNs();
+    pass(stores);
+    store_choice_.Stored(stores, bytes, NowNs() - begin);
+  }
+  // ... between other work.
+  Stores StoresForOthers() const { return store_choice_.preferred(); }
+
   // Waits until a local rank's counter is at least `value`.
   Status Await(int local, Counter RankState::* counter, uint64_t value);
   // ... all local ranks' (this one's own is known to be).
@@ -186,6 +200,7 @@ class DataPlane {
   Stuck stuck_;
   int32_t host_algorithm_ = 0;
   CopyPool pool_;
+  StoreChoice store_choice_;
   uint64_t index_ = 0;
   std::set<int> joined_;
   uint64_t next_chunk_ = 0;

@@ -23,6 +23,7 @@ struct Range {
   uint64_t end;
 
   bool empty() const { return begin == end; }
+  uint64_t size() const { return end - begin; }
 };
 
 // Where the `part`-th of `parts` shares of [begin, end) starts; aligned.

@@ -13,6 +13,15 @@ constexpr uint64_t kLine = 64;
 // Below this the C library is as good.
 constexpr uint64_t kShort = 2048;
 
+template <Stores kStores>
+void Store(__m128i* to, __m128i value) {
+  if constexpr (kStores == Stores::kStreaming) {
+    _mm_stream_si128(to, value);
+  } else {
+    _mm_store_si128(to, value);
+  }
+}
+
 // Copies up to the target's first whole line; returns how many bytes.
 uint64_t CopyHead(char* to, const char* from) {
   const uint64_t head =
@@ -21,6 +30,7 @@ uint64_t CopyHead(char* to, const char* from) {
   return head;
 }
 
+template <Stores kStores>
 uint64_t CopyLines(char* to, const char* from, uint64_t bytes) {
   uint64_t at = 0;
   for (; at + kLine <= bytes; at += kLine) {
@@ -30,17 +40,18 @@ uint64_t CopyLines(char* to, const char* from, uint64_t bytes) {
     const __m128i b = _mm_loadu_si128(in + 1);
     const __m128i c = _mm_loadu_si128(in + 2);
     const __m128i d = _mm_loadu_si128(in + 3);
-    _mm_store_si128(out, a);
-    _mm_store_si128(out + 1, b);
-    _mm_store_si128(out + 2, c);
-    _mm_store_si128(out + 3, d);
+    Store<kStores>(out, a);
+    Store<kStores>(out + 1, b);
+    Store<kStores>(out + 2, c);
+    Store<kStores>(out + 3, d);
   }
+  if constexpr (kStores == Stores::kStreaming) _mm_sfence();
   return at;
 }
 
 }  // namespace
 
-void CopyBytes(void* to, const void* from, uint64_t bytes) {
+void CopyBytes(void* to, const void* from, uint64_t bytes, Stores stores) {
   if (bytes < kShort) {
     if (bytes > 0) std::memcpy(to, from, bytes);
     return;
@@ -48,13 +59,16 @@ void CopyBytes(void* to, const void* from, uint64_t bytes) {
   auto* out = static_cast<char*>(to);
   const auto* in = static_cast<const char*>(from);
   uint64_t done = CopyHead(out, in);
-  done += CopyLines(out + done, in + done, bytes - done);
+  done +=
+      stores == Stores::kStreaming
+          ? CopyLines<Stores::kStreaming>(out + done, in + done, bytes - done)
+          : CopyLines<Stores::kPlain>(out + done, in + done, bytes - done);
   std::memcpy(out + done, in + done, bytes - done);
 }
 
 #else
 
-void CopyBytes(void* to, const void* from, uint64_t bytes) {
+void CopyBytes(void* to, const void* from, uint64_t bytes, Stores) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 

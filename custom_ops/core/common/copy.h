@@ -4,6 +4,10 @@
 // movsb) which takes twice as long on several processors (AMD Zen 3 and 4) when
 // the target begins some bytes after the source within its page, and that is
 // what tensors and staging memory are like. A loop over vectors does not care.
+//
+// Streaming stores write whole lines to memory without reading them first and
+// leave no copy in the cache. They are complete when the copy returns: whoever
+// sees a later store of this thread sees them, as with plain ones.
 #ifndef TFRING_CORE_COMMON_COPY_H_
 #define TFRING_CORE_COMMON_COPY_H_
 
@@ -11,8 +15,11 @@
 
 namespace tfring {
 
+enum class Stores : uint32_t { kPlain, kStreaming };
+
 // The ranges must not overlap.
-void CopyBytes(void* to, const void* from, uint64_t bytes);
+void CopyBytes(void* to, const void* from, uint64_t bytes,
+               Stores stores = Stores::kPlain);
 
 }  // namespace tfring
 
