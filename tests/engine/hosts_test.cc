@@ -2,10 +2,12 @@
 // that travel, and the bits that come out.
 #include <atomic>
 #include <cstring>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "check.h"
+#include "custom_ops/core/collectives/data_plane.h"
 #include "custom_ops/core/collectives/host_algorithm.h"
 #include "custom_ops/core/transport/message_header.h"
 #include "job.h"
@@ -226,6 +228,20 @@ TEST(AllHostsGetTheSameBitsWhateverTheChunks) {
       EXPECT_TRUE(ReduceRandom(options, TFR_AVERAGE, 1.0) == whole);
     }
   });
+}
+
+TEST(EveryLeaderUsesAllItsConnections) {
+  for (uint64_t leaders = 1; leaders <= 4; ++leaders) {
+    for (uint64_t lanes = 1; lanes <= 4; ++lanes) {
+      CASE(leaders, " leaders, ", lanes, " connections each");
+      std::set<uint64_t> used;
+      for (uint64_t turn = 0; turn < lanes; ++turn) {
+        const uint64_t chunk = 5 + turn * leaders;
+        used.insert(tfring::DataPlane::StripeOf(chunk, leaders) % lanes);
+      }
+      EXPECT_EQ(used.size(), lanes);
+    }
+  }
 }
 
 TEST(LeadersChangeNoBit) {

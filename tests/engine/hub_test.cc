@@ -136,6 +136,21 @@ TEST(AClosedHubGivesNoMoreEntries) {
   EXPECT_FALSE(hub.HostReady(1, 8, 99, true).has_value());
 }
 
+TEST(WhatWasLateAndIsStuckNowIsAskedAboutAgain) {
+  const GroupMembers members = FourRanksOnTwoHosts();
+  Hub hub(&members);
+  AskAll(&hub, {2}, false);
+  ASSERT_TRUE(hub.StartInquiry(7, "no data", false, false, true));
+  EXPECT_FALSE(hub.StartInquiry(7, "no data", false, false, true));
+  hub.Answer(7, 0, true);
+  hub.Answer(7, 2, true);
+  poll(nullptr, 0, hub.NextInquiry().PollMs());
+  const auto warned = hub.FinishedInquiries();
+  ASSERT_EQ(warned.size(), 1u);
+  EXPECT_EQ(warned[0].text,
+            "no data; rank 1 (host a), rank 3 (host b) do not answer");
+}
+
 TEST(AJoinNamesOnlyIdleRanksAndAsksAgain) {
   const GroupMembers members = FourRanksOnTwoHosts();
   Hub hub(&members);

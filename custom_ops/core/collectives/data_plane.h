@@ -151,6 +151,11 @@ class DataPlane {
     return static_cast<uint64_t>(local_->local_rank()) == LeaderOf(step);
   }
   uint64_t leaders() const { return leaders_; }
+  // Which of its connections to a host a leader uses for a chunk: they take
+  // turns. The chunks that are its own are `leaders` apart.
+  static uint64_t StripeOf(uint64_t chunk, uint64_t leaders) {
+    return chunk / leaders;
+  }
   // Waits until the leader whose turn it is has exchanged the step's chunk.
   Status AwaitExchanged(uint64_t step, uint64_t chunk) {
     if (members_->host_count() == 1 || Exchanges(step)) return Status::Ok();
@@ -163,11 +168,13 @@ class DataPlane {
   // `*pending` goes down by one when it is done.
   void SendTo(int host, uint64_t chunk, uint64_t step,
               const std::vector<iovec>& parts, int* pending) {
-    mesh_->Send(host, chunk, TagOf(chunk, step), parts, pending);
+    mesh_->Send(host, StripeOf(chunk, leaders_), TagOf(chunk, step), parts,
+                pending);
   }
   void ReceiveFrom(int host, uint64_t chunk, uint64_t step,
                    std::vector<iovec> parts, int* pending) {
-    mesh_->Receive(host, chunk, TagOf(chunk, step), std::move(parts), pending);
+    mesh_->Receive(host, StripeOf(chunk, leaders_), TagOf(chunk, step),
+                   std::move(parts), pending);
   }
   // Moves what can be moved of these without waiting.
   Status PokeHosts() { return mesh_->Poke(index_); }

@@ -13,7 +13,7 @@ enum class Type : uint32_t {
   kGo = 2,      // uid, value: verdict, extra: place that came last
   kStall = 3,   // uid, value: fatal, extra: kIsJoin, kRuns, text: title
   kAsk = 4,     // uid, extra: kRuns
-  kHave = 5,    // uid, value: 1 if it is pending there, or kRuns
+  kHave = 5,    // uid, value: 1 if it is pending or runs there
   kAbort = 6,   // text
   kLeave = 7,   // value: rank, extra: collectives of the group executed
   kJoined = 8,  // all members of the sender's host
@@ -113,24 +113,23 @@ void Control::HostJoined(uint64_t number) {
 
 void Control::Stalled(uint64_t number, uint64_t uid, const std::string& title,
                       bool fatal, bool is_join) {
-  Message message;
-  message.type = Type::kStall;
-  message.group = number;
-  message.uid = uid;
-  message.value = fatal ? 1 : 0;
-  message.extra = is_join ? kIsJoin : 0;
-  message.text = title;
-  TellHub(message);
+  TellOfStall(number, uid, title, fatal, is_join ? kIsJoin : 0);
 }
 
 void Control::Stuck(uint64_t number, uint64_t uid, const std::string& title,
                     bool fatal) {
+  TellOfStall(number, uid, title, fatal, kRuns);
+}
+
+void Control::TellOfStall(uint64_t number, uint64_t uid,
+                          const std::string& title, bool fatal,
+                          uint64_t extra) {
   Message message;
   message.type = Type::kStall;
   message.group = number;
   message.uid = uid;
   message.value = fatal ? 1 : 0;
-  message.extra = kRuns;
+  message.extra = extra;
   message.text = title;
   TellHub(message);
 }

@@ -133,6 +133,8 @@ class Control {
   void Spread(const Message& message, const std::vector<int>& ranks,
               int except);
   void TellHub(const Message& message);
+  void TellOfStall(uint64_t number, uint64_t uid, const std::string& title,
+                   bool fatal, uint64_t extra);
   void ToHub(const Message& message);
 
   const GroupMembers* const members_;

@@ -72,7 +72,9 @@ bool Hub::StartInquiry(uint64_t uid, const std::string& title, bool fatal,
   const auto [it, is_new] = inquiries_.try_emplace(uid);
   Inquiry& inquiry = it->second;
   const bool again = is_join && !inquiry.open;  // others have gone on since
-  if (!is_new && !again && (inquiry.fatal || !fatal)) return false;
+  // It may have waited for ranks, and not get on now that it runs.
+  const bool same = inquiry.runs == runs && !fatal;
+  if (!is_new && !again && (inquiry.fatal || same)) return false;
   inquiry = Inquiry();
   inquiry.title = title;
   inquiry.fatal = fatal;
@@ -116,8 +118,9 @@ std::string Hub::ReportOf(const Inquiry& inquiry) const {
                        members_->host_names[static_cast<size_t>(host)], ")");
     }
     return StrCat(inquiry.title, "; ",
-                  silent.empty() ? "all ranks answer, though"
-                                 : silent + " does not answer");
+                  silent.empty()               ? "all ranks answer, though"
+                  : inquiry.silent.size() == 1 ? silent + " does not answer"
+                                               : silent + " do not answer");
   }
   std::set<int> absent = inquiry.missing;
   absent.insert(inquiry.silent.begin(), inquiry.silent.end());
