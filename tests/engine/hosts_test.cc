@@ -1,7 +1,9 @@
 // Reductions between hosts: every algorithm on every number of hosts, the bytes
 // that travel, and the bits that come out.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
@@ -164,6 +166,48 @@ TEST(LeadersShareWhatAHostSends) {
     options.host_leaders = leaders;
     CheckBytes(kFloats, options, kWays[0], 3);
   }
+}
+
+TEST(LeadersAreAsManyAsTheSmallestHostHas) {
+  struct Group {
+    std::vector<int32_t> ranks;
+    int senders;
+  };
+  // Of ranks 0 to 2 on one host and 3 and 4 on another.
+  const Group groups[] = {
+      {{0, 1, 2, 3, 4}, 4}, {{0, 2, 3, 4}, 4}, {{0, 1, 2, 4}, 2}};
+  ForEachWay({2}, [&](const Way& way, int) {
+    JobOptions options = HostsOf(2, 3, way);
+    options.hosts.pop_back();
+    options.size = 5;
+    options.chunk_bytes = 1024;
+    std::atomic<int> senders[3] = {};
+    RunJob(options, [&](int rank, tfr_world* world) {
+      for (size_t g = 0; g < 3; ++g) {
+        const std::vector<int32_t>& ranks = groups[g].ranks;
+        Call call;
+        tfr_error error = {};
+        if (ranks.size() < 5) {
+          const auto count = static_cast<int32_t>(ranks.size());
+          ASSERT_EQ(tfr_process_set_add(world, ranks.data(), count,
+                                        &call.process_set, &error),
+                    TFR_OK);
+        }
+        if (std::count(ranks.begin(), ranks.end(), rank) == 0) continue;
+        std::vector<float> data(5000, static_cast<float>(rank + 1));
+        call.tensors = {{{5000}, TFR_FLOAT32, data.data(), data.data()}};
+        const uint64_t before = SentBy(world);
+        ASSERT_EQ(call.Run(world), TFR_OK);
+        if (SentBy(world) > before) ++senders[g];
+        const auto sum = static_cast<float>(
+            std::accumulate(ranks.begin(), ranks.end(), ranks.size()));
+        EXPECT_EQ(std::count(data.begin(), data.end(), sum), 5000);
+      }
+    });
+    for (size_t g = 0; g < 3; ++g) {
+      EXPECT_EQ(senders[g].load(), groups[g].senders);
+    }
+  });
 }
 
 // Sums of all kinds of elements, whose order of addition does not matter.

@@ -16,10 +16,6 @@
 namespace tfring {
 namespace {
 
-// A caller whose operation runs elsewhere sees to it this often that somebody
-// runs it.
-constexpr std::chrono::seconds kLookAgain{5};
-
 Status HasJoined(const Operation& operation) {
   return FailedPrecondition(
       StrCat(operation.Title(),
@@ -169,51 +165,6 @@ void Group::WakeThread() {
 }
 
 // --- running them -----------------------------------------------------------
-
-namespace {
-
-struct RunWaiter {
-  std::mutex mutex;
-  std::condition_variable finished;
-  std::atomic<bool> done{false};
-  Status status;
-
-  static void Done(void* user, const tfr_error* error) {
-    auto* waiter = static_cast<RunWaiter*>(user);
-    std::lock_guard<std::mutex> lock(waiter->mutex);
-    if (error->code != TFR_OK) {
-      waiter->status = Status(static_cast<tfr_code>(error->code), error->text);
-    }
-    waiter->done.store(true, std::memory_order_release);
-    waiter->finished.notify_one();
-  }
-};
-
-}  // namespace
-
-Status Group::Run(std::unique_ptr<Operation>* operation) {
-  RunWaiter waiter;
-  (*operation)->done = &RunWaiter::Done;
-  (*operation)->done_user = &waiter;
-  bool express = false;
-  const bool may_express = MayExpress(**operation);
-  TFR_RETURN_IF_ERROR(Accept(std::move(*operation), /*wake_thread=*/false,
-                             nullptr, may_express ? &express : nullptr));
-  if (express && LookAtExpress() && express_.Count() == Express::Votes::kAll) {
-    *operation = RunExpress(/*release=*/true);
-    return Status::Ok();
-  }
-  const auto done = [&waiter] { return waiter.done.load(); };
-  for (;;) {
-    if (std::exchange(express, false) || TryBecomeExecutor()) {
-      Drive(&waiter.done);
-      ReleaseExecutor();
-    }
-    // Also when this thread drove: whoever set `done` must have let go of it.
-    std::unique_lock<std::mutex> lock(waiter.mutex);
-    if (waiter.finished.wait_for(lock, kLookAgain, done)) return waiter.status;
-  }
-}
 
 bool Group::TryBecomeExecutor() {
   std::lock_guard<std::mutex> lock(mutex_);

@@ -63,8 +63,7 @@ bool Group::LookAtExpress() {
   for (int i = 0; i < kLooks && !ExpressIsDecided(); ++i) Relax();
   RingForExpress();
   const auto ready = [this] { return ExpressIsDecided(); };
-  if (!local_->Look(ready)) return false;
-  return true;
+  return local_->Look(ready);
 }
 
 // Of a thread that has submitted it: what is not decided soon is left to the

@@ -1,4 +1,5 @@
-// Collectives that the thread which submitted them runs by itself.
+// Collectives that the thread which waits for them or has submitted them runs
+// by itself.
 //
 // A hand-over to the engine's thread and back costs tens of microseconds, a
 // small collective one or two. So whoever submits one looks for a moment
@@ -6,6 +7,9 @@
 // is large, is left to the engine's thread as before: no caller is kept for
 // long. A thread that finds another one executing has nothing to do; whoever
 // executes sees to all that is pending, or hands it over.
+#include <chrono>
+#include <utility>
+
 #include "custom_ops/core/schedule/group.h"
 
 namespace tfring {
@@ -15,12 +19,58 @@ namespace {
 constexpr uint64_t kLookBytes = 64 * 1024;
 // Above this, a hand-over does not matter.
 constexpr uint64_t kLingerBytes = 4 * 1024 * 1024;
+
+// A caller whose operation runs elsewhere sees to it this often that somebody
+// runs it.
+constexpr std::chrono::seconds kLookAgain{5};
+
 // Others may send more than this rank does.
 bool Gathers(const Operation& operation) {
   return operation.kind == TFR_ALLGATHER || operation.kind == TFR_ALLTOALL;
 }
 
+struct RunWaiter {
+  std::mutex mutex;
+  std::condition_variable finished;
+  std::atomic<bool> done{false};
+  Status status;
+
+  static void Done(void* user, const tfr_error* error) {
+    auto* waiter = static_cast<RunWaiter*>(user);
+    std::lock_guard<std::mutex> lock(waiter->mutex);
+    if (error->code != TFR_OK) {
+      waiter->status = Status(static_cast<tfr_code>(error->code), error->text);
+    }
+    waiter->done.store(true, std::memory_order_release);
+    waiter->finished.notify_one();
+  }
+};
+
 }  // namespace
+
+Status Group::Run(std::unique_ptr<Operation>* operation) {
+  RunWaiter waiter;
+  (*operation)->done = &RunWaiter::Done;
+  (*operation)->done_user = &waiter;
+  bool express = false;
+  const bool may_express = MayExpress(**operation);
+  TFR_RETURN_IF_ERROR(Accept(std::move(*operation), /*wake_thread=*/false,
+                             nullptr, may_express ? &express : nullptr));
+  if (express && LookAtExpress() && express_.Count() == Express::Votes::kAll) {
+    *operation = RunExpress(/*release=*/true);
+    return Status::Ok();
+  }
+  const auto done = [&waiter] { return waiter.done.load(); };
+  for (;;) {
+    if (std::exchange(express, false) || TryBecomeExecutor()) {
+      Drive(&waiter.done);
+      ReleaseExecutor();
+    }
+    // Also when this thread drove: whoever set `done` must have let go of it.
+    std::unique_lock<std::mutex> lock(waiter.mutex);
+    if (waiter.finished.wait_for(lock, kLookAgain, done)) return waiter.status;
+  }
+}
 
 bool Group::MayHelp(const Operation& operation) const {
   switch (operation.patience) {
