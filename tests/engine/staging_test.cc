@@ -1,6 +1,10 @@
 // How a host's ranks divide their work never shows in a result: chunk sizes,
 // depths, copy threads, and who reduces what.
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "custom_ops/core/common/copy.h"
@@ -108,6 +112,32 @@ TEST(CopyThreadsEndWithTheirWorld) {
     });
   }
   EXPECT_TRUE(ComesDownTo(before));
+}
+
+// Bytes of the engine's memory that this process has mapped.
+uint64_t MappedStaging() {
+  std::ifstream maps("/proc/self/maps");
+  uint64_t bytes = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:tfring") == std::string::npos) continue;
+    char* behind = nullptr;
+    const uint64_t begin = std::strtoull(line.c_str(), &behind, 16);
+    bytes += std::strtoull(behind + 1, nullptr, 16) - begin;
+  }
+  return bytes;
+}
+
+TEST(NoStagingIsLeftAfterShutdown) {
+  std::atomic<int> mapped{0};
+  RunJob(JobOptions(), [&mapped](int, tfr_world* world) {
+    float value = 1;
+    Call call;
+    call.tensors = {{{1}, TFR_FLOAT32, &value, &value}};
+    EXPECT_EQ(call.Run(world), TFR_OK);
+    if (MappedStaging() > 0) ++mapped;
+  });
+  EXPECT_EQ(mapped.load(), 2);
+  EXPECT_EQ(MappedStaging(), 0u);
 }
 
 TEST(ThreadsOfAPoolDoEachPartOnce) {
