@@ -98,12 +98,14 @@ def test_size_text_reads_back(size: int) -> None:
         (["--tensors", "0"], "Received: --tensors 0"),
         (["-np", "0"], "Received: -np 0"),
         (["-np", "2,-1"], "Received: -np 2,-1"),
+        (["-np", "2,257"], "up to 256, such as 2 or 2,4. Received: -np 2,257"),
         (["--level", "gpu"], "some of engine, op, xla. Received: 'gpu'"),
         (["--repeat", "0"], "Received: --repeat 0"),
         (["--seconds", "0"], "Received: --seconds 0"),
         (["--seconds", "nan"], "Received: --seconds nan"),
         (["--plot", "x.xyz"], "ends in .png, .svg, .pdf. Received: x.xyz"),
         (["--json", "/no/such/folder/x.json"], "Received: /no/such/folder/x.json"),
+        (["--json", "/"], "cannot write to /: it is a folder"),
     ],
 )
 def test_wrong_arguments(

@@ -24,6 +24,8 @@ RESNET50 = "resnet50"
 # Of which tfring can send floats as a narrower type.
 COMPRESSED = ("allreduce", "grouped")
 WIRES = ("float16", "bfloat16")
+# All ranks are on one host; the engine takes no more there.
+_MOST_RANKS = 256
 _SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "int8": 1, "uint8": 1}
@@ -135,11 +137,14 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     """Reads numbers of ranks such as `2,4`.
 
     Raises:
-        ValueError: one is no positive integer.
+        ValueError: one is no positive integer, or more than one host may have.
     """
     ranks = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in ranks):
-        raise ValueError(f"-np takes positive integers, such as 2 or 2,4. Received: -np {text}")
+    if not all(part.isdecimal() and 0 < int(part) <= _MOST_RANKS for part in ranks):
+        raise ValueError(
+            f"-np takes positive integers up to {_MOST_RANKS}, such as 2 or 2,4. "
+            f"Received: -np {text}"
+        )
     return tuple(dict.fromkeys(int(part) for part in ranks))
 
 

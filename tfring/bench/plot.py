@@ -39,8 +39,8 @@ def require_files(picture: str | None, *others: str | None) -> None:
         others: further files, or None.
 
     Raises:
-        ValueError: matplotlib is not there, an ending that it does not know, or a folder that
-            cannot be written.
+        ValueError: matplotlib is not there, an ending that it does not know, a folder in a
+            file's place, or one that cannot be written.
     """
     if picture and not picture.lower().endswith(_ENDINGS):
         endings = ", ".join(_ENDINGS)
@@ -48,6 +48,8 @@ def require_files(picture: str | None, *others: str | None) -> None:
     if picture and not available():
         raise ValueError("--plot needs matplotlib: `pip install matplotlib`")
     for file in filter(None, (picture, *others)):
+        if os.path.isdir(file):
+            raise ValueError(f"cannot write to {file}: it is a folder. Add a file name")
         folder = os.path.dirname(os.path.abspath(file))
         if not os.access(folder, os.W_OK):
             raise ValueError(f"cannot write to the folder {folder}. Received: {file}")
