@@ -87,7 +87,7 @@ def _add_what(group: Any) -> None:
         metavar="N",
         help="of grouped: resnet50 (default), or N equal ones of --sizes bytes together",
     )
-    add("--wire", metavar="T", help="float16, bfloat16: what tfring's floats travel as")
+    add("--wire", metavar="T", help="bf16, fp16: what tfring's floats travel as")
     add("--level", default="engine,op", metavar="L,L", help="engine, op (TensorFlow), xla")
     add("--peers", action="store_true", help="also the MPIs (mpi4py), gloo (torch), oneCCL")
 
