@@ -53,8 +53,10 @@ struct alignas(kCacheLine) Counter {
 struct alignas(128) RankState {
   std::atomic<uint32_t> doorbell;
   std::atomic<uint32_t> sleeping;
-  std::atomic<int32_t> processor;  // where it waits, plus one; 0: nowhere
   std::atomic<int32_t> wanted_of;  // whose counters: a rank, or kAll
+  // Where it waits, plus one; 0: nowhere. Changes in long waits; on a line of
+  // its own, since others look in each collective whether this rank sleeps.
+  alignas(kCacheLine) std::atomic<int32_t> processor;
   Counter staged;
   Counter reduced;
   Counter exchanged;
@@ -251,7 +253,7 @@ class LocalGroup {
   bool Spin(Ready& ready) {
     if (shape_.tuning.spin_ns <= 0) return ready();
     // Whom a rank waits for may wait for the processor: then it is let go soon.
-    const int looks = yield_ ? 4 : 32;
+    int looks = yield_ ? 4 : 256;
     for (int64_t end = 0;;) {
       for (int i = 0; i < looks; ++i) {
         if (ready()) return true;
@@ -262,6 +264,7 @@ class LocalGroup {
       } else if (SharesProcessor()) {
         return false;
       }
+      if (!yield_) looks = 32;
       const int64_t now = NowNs();
       if (end == 0) end = now + shape_.tuning.spin_ns;
       if (now >= end) return ready();
