@@ -129,6 +129,7 @@ def test_short_names_of_types(text: str, types: tuple[str, ...]) -> None:
         (["--collective", "grouped", "--sizes", "1M"], "--sizes are not those of grouped"),
         (["--tensors", "5"], "--tensors has no effect"),
         (["--collective", "broadcast", "--wire", "bf16"], "--wire has no effect"),
+        (["--dtype", "float32,int32", "--wire", "bf16"], "--wire has no effect on int32"),
     ],
 )
 def test_options_without_effect_are_told(

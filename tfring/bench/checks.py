@@ -52,7 +52,8 @@ def markdown(runs: Sequence[Run]) -> str:
         [check.what, check.measured, check.allowed, "yes" if check.kept else "**no**"]
         for check in checks(runs)
     ]
-    return table(["promise", "measured", "at most", "kept"], rows)
+    kept = table(["promise", "measured", "at most", "kept"], rows)
+    return f"{kept}\n\nPromised for a machine that does nothing else meanwhile."
 
 
 def _beside_peers(run: Run, size: int) -> Iterator[Check]:

@@ -125,6 +125,9 @@ def _without_effect(arguments: argparse.Namespace, options: _options.Options) ->
         lines.append("--tensors has no effect: it is for --collective grouped")
     if options.wire and not set(options.collectives) & set(_options.COMPRESSED):
         lines.append(f"--wire has no effect: it is for {' and '.join(_options.COMPRESSED)}")
+    kept = [dtype for dtype in options.dtypes if dtype not in _options.NARROWED]
+    if options.wire and kept:
+        lines.append(f"--wire has no effect on {', '.join(kept)}: it narrows wider floats")
     return lines
 
 

@@ -24,6 +24,7 @@ RESNET50 = "resnet50"
 # Of which tfring can send floats as a narrower type.
 COMPRESSED = ("allreduce", "grouped")
 WIRES = ("float16", "bfloat16")
+NARROWED = ("float32", "float64")  # of which a wire type changes anything
 # All ranks are on one host; the engine takes no more there.
 _MOST_RANKS = 256
 _SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from tfring.bench import catalog
 from tfring.bench.contenders import memory_limit
 from tfring.bench.group import Group, GroupError, shared_memory
-from tfring.bench.options import COMPRESSED, Case, Options, cases
+from tfring.bench.options import COMPRESSED, NARROWED, Case, Options, cases
 from tfring.bench.result import Entry, Run, slowest
 
 _LEAST_CALLS = 3
@@ -43,7 +43,8 @@ def measure(options: Options, np: int, say: Callable[[str], None]) -> list[Run]:
             say(f"np {np}: without {line}")
         for collective in options.collectives:
             for dtype in options.dtypes:
-                wire = options.wire if collective in COMPRESSED else ""
+                narrows = collective in COMPRESSED and dtype in NARROWED
+                wire = options.wire if narrows else ""
                 run = Run(np, collective, dtype, absent=list(absent), wire=wire)
                 _measure(turns, options, run, say)
                 absent += [f"{turn.group.title}: lost before" for turn in turns if turn.lost]
