@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     )
     from tfring.compression import Compression
     from tfring.drift import check_drift
+    from tfring.gpu import pin_gpu
+    from tfring.gpu_build import build_gpu
     from tfring.launch.function import run
     from tfring.objects import (
         allgather_object,
@@ -136,6 +138,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
+    "build_gpu",
     "callbacks",
     "ccl_built",
     "check_drift",
@@ -168,6 +171,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "num_rank_is_power_2",
+    "pin_gpu",
     "process_set_included_op",
     "rank",
     "rank_op",
@@ -205,6 +209,7 @@ _LAZY = {
     "broadcast_object": "tfring.objects",
     "broadcast_object_fn": "tfring.objects",
     "broadcast_variables": "tfring.objects",
+    "build_gpu": "tfring.gpu_build",
     "check_drift": "tfring.drift",
     "grouped_allgather": "tfring.collectives",
     "grouped_allreduce": "tfring.collectives",
@@ -212,6 +217,7 @@ _LAZY = {
     "join": "tfring.collectives",
     "local_rank_op": "tfring.collectives",
     "local_size_op": "tfring.collectives",
+    "pin_gpu": "tfring.gpu",
     "process_set_included_op": "tfring.collectives",
     "rank_op": "tfring.collectives",
     "reducescatter": "tfring.collectives",

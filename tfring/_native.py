@@ -63,6 +63,10 @@ class Config(Structure):
         ("depth", c_int32),
         ("copy_threads", c_int32),
         ("direct_bytes", c_int64),
+        ("cudart_library", c_char_p),
+        ("nccl_library", c_char_p),
+        ("gpu_data", c_int32),
+        ("gpu_hosts_by_tcp", c_int32),
     ]
 
 
@@ -157,6 +161,8 @@ class Request(Structure):
         ("user", c_void_p),
         ("wire_dtype", c_int32),
         ("patience", c_int32),
+        ("device", c_int32),
+        ("stream", c_void_p),
     ]
 
 

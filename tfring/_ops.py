@@ -9,7 +9,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from tfring import _native
+from tfring import _native, gpu_build
 
 _MINIMUM = (2, 16)
 _LIBRARY = "libtfring_tensorflow.so"
@@ -59,6 +59,7 @@ def library() -> Any:
     _native.engine()
     _show_thread_budget(tf)
     ops = tf.load_op_library(_native.library_path(_LIBRARY))
+    gpu_build.load(tf)
     _allow_any_order()
     return ops
 

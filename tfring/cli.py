@@ -11,6 +11,7 @@ from tfring.version import __version__
 # Each has a `main(argv, prog)` that returns the exit code; imported when called.
 _COMMANDS = {
     "bench": ("tfring.bench.cli", "measure collectives or training, beside other libraries"),
+    "build-gpu": ("tfring.gpu_build", "build the kernels for GPUs against the TensorFlow here"),
 }
 _HELP = """usage: tfring COMMAND [options]
 

@@ -71,9 +71,26 @@ HOST_ALGORITHMS = ("auto", "direct", "halving_doubling", "ring")
 
 
 def _host_algorithm(value: Any) -> str:
+    return _one_of(HOST_ALGORITHMS, value)
+
+
+# The number of each is that of `tfr_gpu_data`.
+GPU_DATA = ("auto", "nccl", "host")
+GPU_HOSTS = ("nccl", "tcp")
+
+
+def _gpu_data(value: Any) -> str:
+    return _one_of(GPU_DATA, value)
+
+
+def _gpu_hosts(value: Any) -> str:
+    return _one_of(GPU_HOSTS, value)
+
+
+def _one_of(words: tuple[str, ...], value: Any) -> str:
     word = str(value).lower()
-    if word not in HOST_ALGORITHMS:
-        raise ValueError(f"must be one of {', '.join(HOST_ALGORITHMS)}")
+    if word not in words:
+        raise ValueError(f"must be one of {', '.join(words)}")
     return word
 
 
@@ -226,6 +243,36 @@ SETTINGS: tuple[Setting, ...] = (
         "hosts. Rank 0's counts.",
     ),
     Setting(
+        "gpu_data",
+        ("TFRING_GPU_DATA",),
+        "auto",
+        _gpu_data,
+        "How tensors of GPUs travel: nccl, host (through host memory), or auto: by NCCL where all "
+        "ranks can. Rank 0's counts.",
+    ),
+    Setting(
+        "gpu_hosts",
+        ("TFRING_GPU_HOSTS",),
+        "nccl",
+        _gpu_hosts,
+        "How tensors of GPUs travel between hosts: nccl, or tcp: NCCL adds up inside each host. "
+        "Rank 0's counts.",
+    ),
+    Setting(
+        "cudart_library",
+        ("TFRING_CUDART_LIBRARY",),
+        None,
+        _text,
+        "Path of the CUDA run-time library; none: found among the NVIDIA wheels, then by name.",
+    ),
+    Setting(
+        "nccl_library",
+        ("TFRING_NCCL_LIBRARY",),
+        None,
+        _text,
+        "Path of libnccl.so.2; none: found among the NVIDIA wheels, then by name.",
+    ),
+    Setting(
         "check_batches",
         ("TFRING_CHECK_BATCHES",),
         True,
@@ -265,10 +312,10 @@ IGNORED: dict[tuple[str, ...], str] = {
         "Ranks of one host always exchange data there first."
     ),
     ("HOROVOD_TORUS_ALLREDUCE", "HOROVOD_NUM_NCCL_STREAMS", "HOROVOD_BATCH_D2D_MEMCOPIES"): (
-        "There is no NCCL; data travels through the memory of the hosts."
+        "NCCL has one stream per process set, and nothing is copied into a fusion buffer."
     ),
     ("HOROVOD_ENABLE_ASYNC_COMPLETION", "HOROVOD_DISABLE_NVTX_RANGES"): (
-        "No operation runs on a GPU."
+        "Collectives of GPU tensors are asynchronous, and NVTX is not used."
     ),
     ("HOROVOD_DISABLE_GROUP_FUSION",): "A group is one collective, never mixed with others.",
     ("HOROVOD_ENABLE_XLA_OPS",): "There are no XLA operations yet; use `jit_compile=False`.",
@@ -374,6 +421,10 @@ class Settings:
     host_connections: int
     host_leaders: int
     host_algorithm: str
+    gpu_data: str
+    gpu_hosts: str
+    cudart_library: str | None
+    nccl_library: str | None
     check_batches: bool
     log_level: str
     drift: str

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tfring import _failure, _identity, _native
+from tfring import _failure, _identity, _native, gpu_libraries
 from tfring import settings as _settings
 from tfring.errors import FORKED, NOT_INITIALIZED, NotInitializedError
 
@@ -470,6 +470,10 @@ def _config(
         depth=settings.chunk_depth,
         copy_threads=settings.copy_threads,
         direct_bytes=settings.direct_bytes,
+        cudart_library=_native.encode(settings.cudart_library or gpu_libraries.cudart()),
+        nccl_library=_native.encode(settings.nccl_library or gpu_libraries.nccl()),
+        gpu_data=_settings.GPU_DATA.index(settings.gpu_data),
+        gpu_hosts_by_tcp=int(settings.gpu_hosts == "tcp"),
     )
 
 

@@ -144,6 +144,13 @@ typedef enum tfr_host_algorithm {
   TFR_HOSTS_RING = 3,
 } tfr_host_algorithm;
 
+// How tensors in the memory of GPUs travel.
+typedef enum tfr_gpu_data {
+  TFR_GPU_AUTO = 0,  // by NCCL where all ranks can, else as TFR_GPU_STAGED
+  TFR_GPU_NCCL = 1,  // by NCCL, or fail
+  TFR_GPU_STAGED = 2,  // through host memory, then as CPU tensors do
+} tfr_gpu_data;
+
 typedef struct tfr_config {
   int32_t rank;
   int32_t size;
@@ -167,6 +174,13 @@ typedef struct tfr_config {
   int32_t copy_threads;  // that move data, the engine's included; 0 = chosen
   int64_t direct_bytes;  // inside a host, every rank reduces all of up to this
                          // many bytes, its share of more; -1 = chosen
+  // GPUs: see core/nccl/device_plane.h. Libraries are loaded when the first
+  // tensor in a GPU's memory comes; NULL: found by name.
+  const char* cudart_library;
+  const char* nccl_library;
+  int32_t gpu_data;  // tfr_gpu_data
+  // Between hosts, allreduce travels as CPU tensors do, NCCL adds up inside.
+  int32_t gpu_hosts_by_tcp;
 } tfr_config;
 
 typedef struct tfr_info {
@@ -319,6 +333,13 @@ typedef struct tfr_request {
   // after `prescale`, and reduced in float32.
   int32_t wire_dtype;
   int32_t patience;  // tfr_patience; of tfr_submit
+  // 0: inputs and outputs are in host memory. n > 0: all are in the memory of
+  // CUDA device n - 1; same kind of memory on all ranks. Then `stream` is the
+  // CUDA stream (cudaStream_t; NULL: the default one) behind whose work, as it
+  // is now, inputs are ready and outputs may be written; `done` is called when
+  // the results are there for whatever is launched afterwards.
+  int32_t device;
+  void* stream;
 } tfr_request;
 
 // Hands the request to the engine and returns at once, or a little later if

@@ -41,6 +41,11 @@ Status CheckConfig(const tfr_config& config) {
                "host_algorithm=",
                config.host_algorithm));
   }
+  if (config.gpu_data < TFR_GPU_AUTO || config.gpu_data > TFR_GPU_STAGED) {
+    return InvalidArgument(
+        StrCat("`gpu_data` must be a tfr_gpu_data. Received: gpu_data=",
+               config.gpu_data));
+  }
   if (config.size > 1 &&
       (TextOf(config.store).empty() || TextOf(config.secret).empty())) {
     return InvalidArgument(
@@ -72,6 +77,17 @@ BootstrapOptions BootstrapOptionsOf(const tfr_config& config) {
   if (config.spin_us >= 0) {
     options.memory.spin_ns = config.spin_us * int64_t{1000};
   }
+  return options;
+}
+
+GpuOptions GpuOptionsOf(const tfr_config& config) {
+  GpuOptions options;
+  options.cudart_library = TextOf(config.cudart_library);
+  options.nccl_library = TextOf(config.nccl_library);
+  options.data = config.gpu_data;
+  options.hosts_by_tcp = config.gpu_hosts_by_tcp != 0;
+  options.start_timeout_s = config.start_timeout_s;
+  options.fail_after_s = config.fail_after_s;
   return options;
 }
 
@@ -107,6 +123,7 @@ Status World::Start(const tfr_config& config) {
   options.group.warn_after_s = config.warn_after_s;
   options.group.fail_after_s = config.fail_after_s;
   options.group.recorder = &recorder_;
+  options.group.gpu = GpuOptionsOf(config);
   world_ = std::make_shared<Membership>(
       parts.members, std::move(parts.local), std::move(parts.data),
       options.faults.Of(0), &failures_, options.group);

@@ -21,6 +21,11 @@ TFR_API void tfring_tf_announce_fault(int32_t kind, const char* name,
 // Waits until the peers have met all faults announced here, at most timeout_s.
 TFR_API void tfring_tf_wait_for_faults(double timeout_s);
 
+// For kernels in other libraries: tfr_submit on the world that ops use, and the
+// number of ranks of a process set there (0: none, the engine says why).
+TFR_API int tfring_tf_submit(const tfr_request* request, tfr_error* error);
+TFR_API int64_t tfring_tf_set_size(int64_t process_set);
+
 // To be called in a forked child: as NULL above, but takes no lock.
 TFR_API void tfring_tf_after_fork(const char* reason);
 

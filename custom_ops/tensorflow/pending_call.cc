@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "custom_ops/tensorflow/adapter.h"
 #include "custom_ops/tensorflow/world_holder.h"
 
 namespace tfring {
@@ -38,19 +39,6 @@ tfr_patience PatienceOf(const CollectiveAttributes& attributes) {
   // A join waits for ranks that have other things to do.
   if (attributes.kind == TFR_JOIN) return TFR_HAND_OVER;
   return attributes.eager ? TFR_LINGER : TFR_LOOK;
-}
-
-// Size of the process set, 0 where there is none: the engine says why.
-int64_t SizeOf(int64_t process_set) {
-  int32_t size = 0;
-  int32_t rank;
-  tfr_error error;
-  CurrentWorld().With(
-      [&](tfr_world* world) {
-        return tfr_process_set_info(world, process_set, &size, &rank, &error);
-      },
-      &error);
-  return size;
 }
 
 }  // namespace
@@ -116,8 +104,8 @@ void PendingCall::BindOutput(int i, Slot* slot, TF_Status* status) {
 
 void PendingCall::BindSplits(TF_Status* status) {
   splits_ = GetInput(context_, static_cast<int>(slots_.size()), status);
-  counts_.resize(slots_.size() *
-                 static_cast<size_t>(SizeOf(attributes_.process_set)));
+  counts_.resize(slots_.size() * static_cast<size_t>(tfring_tf_set_size(
+                                     attributes_.process_set)));
 }
 
 std::string PendingCall::SplitsFault() const {

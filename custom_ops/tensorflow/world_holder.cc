@@ -61,6 +61,22 @@ extern "C" void tfring_tf_set_world(tfr_world* world, const char* reason) {
   tfring::CurrentWorld().Set(world, reason == nullptr ? "" : reason);
 }
 
+extern "C" int tfring_tf_submit(const tfr_request* request, tfr_error* error) {
+  return tfring::CurrentWorld().Submit(*request, error);
+}
+
+extern "C" int64_t tfring_tf_set_size(int64_t process_set) {
+  int32_t size = 0;
+  int32_t rank;
+  tfr_error error;
+  tfring::CurrentWorld().With(
+      [&](tfr_world* world) {
+        return tfr_process_set_info(world, process_set, &size, &rank, &error);
+      },
+      &error);
+  return size;
+}
+
 extern "C" void tfring_tf_after_fork(const char* reason) {
   // Another thread of the parent may have held the old holder's mutex, which
   // no thread of the child will ever release: leave it behind.

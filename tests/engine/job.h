@@ -31,6 +31,10 @@ struct JobOptions {
   int copy_threads = 0;
   int64_t direct_bytes = -1;
   std::string faults;
+  std::string cudart_library;  // see gpu_job.h
+  std::string nccl_library;
+  int32_t gpu_data = TFR_GPU_AUTO;
+  bool gpu_hosts_by_tcp = false;
 };
 
 inline tfr_config ConfigOf(const JobOptions& options, int rank,
@@ -57,6 +61,10 @@ inline tfr_config ConfigOf(const JobOptions& options, int rank,
   config.depth = options.depth;
   config.copy_threads = options.copy_threads;
   config.direct_bytes = options.direct_bytes;
+  config.cudart_library = options.cudart_library.c_str();
+  config.nccl_library = options.nccl_library.c_str();
+  config.gpu_data = options.gpu_data;
+  config.gpu_hosts_by_tcp = options.gpu_hosts_by_tcp ? 1 : 0;
   return config;
 }
 
@@ -129,6 +137,8 @@ struct Call {
   tfr_done done = nullptr;
   void* user = nullptr;
   int32_t patience = TFR_HAND_OVER;
+  int32_t device = 0;
+  void* stream = nullptr;
 
   // Valid while this call lives; calls f(request).
   template <typename F>
@@ -156,6 +166,8 @@ struct Call {
     request.done = done;
     request.user = user;
     request.patience = patience;
+    request.device = device;
+    request.stream = stream;
     return f(request);
   }
   int Run(tfr_world* world, tfr_error* error = nullptr) const {

@@ -4,12 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "custom_ops/core/collectives/adasum.h"
-#include "custom_ops/core/collectives/allreduce.h"
-#include "custom_ops/core/collectives/alltoall.h"
-#include "custom_ops/core/collectives/gather.h"
-#include "custom_ops/core/collectives/mismatch.h"
-#include "custom_ops/core/collectives/reducescatter.h"
 #include "custom_ops/core/common/hash.h"
 #include "custom_ops/core/common/thread.h"
 
@@ -45,6 +39,12 @@ Group::Group(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
                local->local_size(), local->local_rank()),
       plane_(members, local, mesh, failure, faults, options.warn_after_s,
              options.fail_after_s),
+      device_(&plane_, failure, options.gpu,
+              {[this](Operation* one) { return RunOnHost(one); },
+               [this](const Status& status) { AbortWorld(status); },
+               [this](Flight* flight, const Status& status) {
+                 Landed(flight, status);
+               }}),
       timing_(members->rank, members->size) {
   plane_.SetHostAlgorithm(options.host_algorithm);
   plane_.OnStuck([this](const std::string& what, bool fatal) {
@@ -86,6 +86,7 @@ Status Group::Submit(std::unique_ptr<Operation> operation) {
 Status Group::Accept(std::unique_ptr<Operation> operation, bool wake_thread,
                      uint64_t* uid, bool* express) {
   if (faults_->any()) faults_->AtSubmission(submissions_.fetch_add(1));
+  device_.Prepare(operation.get());
   const uint64_t name =
       HashBytes(operation->name.data(), operation->name.size());
   operation->submitted_ns = NowNs();
@@ -199,6 +200,7 @@ void Group::ThreadMain() {
     executing_ = true;
     lock.unlock();
     Drive(nullptr);
+    if (last) device_.Drain();
     if (!last) ReleaseExecutor();
     lock.lock();
   }
@@ -227,14 +229,16 @@ void Group::Drive(const std::atomic<bool>* until) {
     }
     if (until == nullptr && !HasPending()) return;
     if (!express_.waiting()) AnswerExpress();
-    WaitForLog();
+    WaitForLog(until);
   }
 }
 
-void Group::WaitForLog() {
+void Group::WaitForLog(const std::atomic<bool>* until) {
   const uint64_t next = executed_.load(std::memory_order_relaxed);
   const auto ready = [&] {
-    if (agreement_.head() > next) return true;
+    // What a GPU has done is looked after meanwhile: it may be what is awaited.
+    if (agreement_.head() > next || device_.Poll()) return true;
+    if (until != nullptr && until->load(std::memory_order_seq_cst)) return true;
     if (express_.waiting()) return ExpressIsDecided();
     return has_express() && express_.IsCalled();
   };
@@ -248,7 +252,7 @@ void Group::WaitForLog() {
 void Group::Execute(uint64_t index) {
   const LogEntry entry = agreement_.entry(index);
   Moments moments;
-  const std::unique_ptr<Operation> operation =
+  std::unique_ptr<Operation> operation =
       TakePending(entry.verdict == Verdict::kJoin ? JoinUid() : entry.uid,
                   &moments.pending);
   // Ranks that have joined run what the others have.
@@ -285,44 +289,13 @@ void Group::Execute(uint64_t index) {
   moments.agreed = entry.agreed_ns;
   moments.ended = progress_ns_;
   Count(*operation, moments, entry.last);
-  Finish(operation.get(), status);
-  std::lock_guard<std::mutex> lock(mutex_);
-  current_ = nullptr;
-}
-
-Status Group::RunEntry(const LogEntry& entry, Operation* operation) {
-  if (WithJoined(entry.verdict)) return RunWithJoined(entry.verdict, operation);
-  if (entry.verdict == Verdict::kJoin) {
-    EndJoin(entry.uid, operation);
-    return Status::Ok();
+  const bool departs = status.ok() && operation->device > 0;
+  if (!departs) Finish(operation.get(), status);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    current_ = nullptr;
   }
-  // A fault meets no mismatch in a world of one.
-  if (entry.verdict == Verdict::kMismatch || !operation->fault.empty()) {
-    return Mismatch(&plane_, *operation);
-  }
-  return RunAlike(operation);
-}
-
-// What all ranks that take part have described alike.
-Status Group::RunAlike(Operation* operation) {
-  if (operation->run) return operation->run(&plane_);
-  switch (operation->kind) {
-    case TFR_ALLREDUCE:
-      if (operation->reduce_op == TFR_ADASUM) {
-        return Adasum(&plane_, *operation);
-      }
-      return Allreduce(&plane_, *operation);
-    case TFR_ALLGATHER:
-      return Allgather(&plane_, *operation);
-    case TFR_BROADCAST:
-      return Broadcast(&plane_, *operation);
-    case TFR_REDUCESCATTER:
-      return Reducescatter(&plane_, *operation);
-    case TFR_ALLTOALL:
-      return Alltoall(&plane_, *operation);
-    default:
-      return Status::Ok();  // a barrier is the agreement itself
-  }
+  if (departs) device_.Depart(std::move(operation), moments, entry.last);
 }
 
 std::unique_ptr<Operation> Group::TakePending(uint64_t uid, int64_t* since) {
@@ -402,6 +375,7 @@ void Group::AbortWorld(const Status& status) {
 bool Group::CloseIfIdle(const Status& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (running_ || !pending_.empty() || !closed_.ok()) return false;
+  if (!device_.idle()) return false;
   closed_ = reason;
   return true;
 }

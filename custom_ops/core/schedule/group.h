@@ -21,6 +21,7 @@
 
 #include "custom_ops/core/collectives/data_plane.h"
 #include "custom_ops/core/common/status.h"
+#include "custom_ops/core/nccl/device_plane.h"
 #include "custom_ops/core/schedule/agreement.h"
 #include "custom_ops/core/schedule/announcer.h"
 #include "custom_ops/core/schedule/control.h"
@@ -41,6 +42,7 @@ struct GroupOptions {
   double end_after_s = 60;
   Recorder* recorder = nullptr;  // null: nobody wants to know
   int32_t host_algorithm = TFR_HOSTS_AUTO;
+  GpuOptions gpu;
 };
 
 struct GroupStats {
@@ -89,6 +91,7 @@ class Group {
   Status Stop(Deadline deadline, uint64_t* executed);
 
   const GroupStats& stats() const { return stats_; }
+  uint64_t pinned_bytes() { return device_.pinned_bytes(); }
   const Timing& timing() const { return timing_; }
 
  private:
@@ -104,10 +107,13 @@ class Group {
   // Runs the log until `*until` is true, or, with null, nothing is pending.
   // The caller is the executor.
   void Drive(const std::atomic<bool>* until);
-  void WaitForLog();
+  void WaitForLog(const std::atomic<bool>* until);
   void Execute(uint64_t index);
   Status RunEntry(const LogEntry& entry, Operation* operation);
   Status RunAlike(Operation* operation);
+  Status RunOnHost(Operation* operation);
+  // One that a GPU worked on has ended.
+  void Landed(Flight* flight, const Status& status);
   void Count(const Operation& operation, const Moments& moments, int last);
   void Record(const Operation& operation, const Moments& moments, int last);
   // `*since`: when the first of all that is pending was submitted.
@@ -169,6 +175,7 @@ class Group {
   Announcer announcer_;
   Express express_;
   DataPlane plane_;
+  DevicePlane device_;
   Control* control_ = nullptr;
 
   std::mutex mutex_;

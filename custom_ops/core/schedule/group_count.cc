@@ -17,13 +17,21 @@ void Group::Count(const Operation& operation, const Moments& moments,
   add(&stats_.tensors, operation.tensors.size());
   add(&stats_.payload_bytes, operation.InputBytes());
   add(&stats_.travel_bytes, operation.TravelBytes());
-  if (options_.recorder != nullptr && options_.recorder->on()) {
-    Record(operation, moments, last);
-  }
+  // A GPU's has yet to end.
+  if (operation.device == 0) Record(operation, moments, last);
+}
+
+void Group::Landed(Flight* flight, const Status& status) {
+  flight->moments.ended = NowNs();
+  Record(*flight->operation, flight->moments, flight->last);
+  Finish(flight->operation.get(),
+         status.ok() ? status : Blame(*flight->operation, status));
+  local_->RingSelf();  // the executor may wait for it
 }
 
 void Group::Record(const Operation& operation, const Moments& moments,
                    int last) {
+  if (options_.recorder == nullptr || !options_.recorder->on()) return;
   tfr_record record = {};
   operation.name.copy(record.name, sizeof(record.name) - 1);
   record.submitted_ns = moments.submitted;

@@ -20,7 +20,8 @@ constexpr uint64_t kMostBytes = 16 * 1024;
 }  // namespace
 
 bool Group::MayExpress(const Operation& operation) const {
-  if (members_->host_count() != 1 || members_->size == 1 || faults_->any()) {
+  if (members_->host_count() != 1 || members_->size == 1 || faults_->any() ||
+      operation.device > 0) {
     return false;
   }
   const auto ranks = static_cast<uint64_t>(members_->size);

@@ -73,6 +73,8 @@ Status Group::Run(std::unique_ptr<Operation>* operation) {
 }
 
 bool Group::MayHelp(const Operation& operation) const {
+  // What a GPU does takes its time, and the first such collective much.
+  if (operation.device > 0) return false;
   switch (operation.patience) {
     case TFR_LOOK:
       // Other hosts answer later than a look lasts.

@@ -67,6 +67,7 @@ void Membership::AddStats(tfr_stats* stats) const {
   stats->transfer_ns += timing.transfer_ns();
   stats->wire_bytes_sent += mesh_ == nullptr ? 0 : mesh_->bytes_sent();
   stats->staging_bytes += mesh_ == nullptr ? 0 : mesh_->memory_bytes();
+  stats->staging_bytes += group_->pinned_bytes();
   // Shared by the host's ranks; its pages stay as long as the group.
   stats->staging_bytes += local_->memory().ResidentBytes() /
                           static_cast<uint64_t>(local_->local_size());

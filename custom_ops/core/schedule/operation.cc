@@ -108,12 +108,9 @@ Status Operation::Create(const tfr_request& request,
   op->patience = request.patience;
   op->place_ = members.rank;
   const Status filled = op->Fill(request, members);
-  if (!filled.ok()) {
-    op->fault = filled.message();
-    op->tensors.clear();
-    op->dims.clear();
-    op->splits.clear();
-  }
+  if (!filled.ok()) op->SetFault(filled.message());
+  op->stream = request.stream;
+  if (!op->tensors.empty()) op->device = request.device;
   *out = std::move(op);
   return Status::Ok();
 }
@@ -128,6 +125,14 @@ void Operation::Clear() {
   keep_room(&blank.tensors, &tensors);
   keep_room(&blank.dims, &dims);
   *this = std::move(blank);
+}
+
+void Operation::SetFault(const std::string& text) {
+  fault = text;
+  tensors.clear();
+  dims.clear();
+  splits.clear();
+  device = 0;
 }
 
 std::unique_ptr<Operation> Operation::Own(
@@ -189,6 +194,12 @@ Status Operation::Fill(const tfr_request& request,
     return InvalidArgument(StrCat(
         "`tensor_count` must say how many `tensors` there are. Received: ",
         request.tensor_count));
+  }
+  if (request.device < 0) {
+    return InvalidArgument(
+        StrCat("`device` must be 0 for host memory or the number of a CUDA "
+               "device plus 1. Received: device=",
+               request.device));
   }
   TFR_RETURN_IF_ERROR(CheckWire());
   tensors.reserve(static_cast<size_t>(request.tensor_count));
@@ -435,6 +446,7 @@ std::string Operation::Describe() const {
     if (wire_dtype != 0) text += ", wire=" + DtypeText(wire_dtype);
   }
   if (kind == TFR_BROADCAST) text += StrCat(", root_rank=", root);
+  if (device > 0) text += ", on a GPU";
   return text;
 }
 
@@ -449,6 +461,8 @@ uint64_t Operation::Digest() const {
   hash = HashCombine(hash, Bits(prescale));
   hash = HashCombine(hash, Bits(postscale));
   hash = HashCombine(hash, static_cast<uint64_t>(wire_dtype));
+  // Which GPU is each rank's own affair.
+  hash = HashCombine(hash, device > 0 ? 1 : 0);
   for (const OperationTensor& tensor : tensors) {
     hash = HashCombine(hash, static_cast<uint64_t>(tensor.dtype));
     hash = HashCombine(hash, static_cast<uint64_t>(tensor.ndims));

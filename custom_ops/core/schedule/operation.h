@@ -58,6 +58,9 @@ class Operation {
   std::string EncodeReduction() const;
   static std::unique_ptr<Operation> DecodeReduction(const std::string& text);
 
+  // Its arguments are wrong, as `text` says: all ranks are told.
+  void SetFault(const std::string& text);
+
   // "allreduce 'name'", for messages.
   std::string Title() const;
   // What all ranks must have alike, for people: "float32 (3,), op=Sum".
@@ -86,7 +89,10 @@ class Operation {
   std::vector<int64_t> dims;
   std::vector<int64_t> splits;  // alltoall: rows, [tensor][rank]
   int64_t* counts = nullptr;    // may be null
-  std::string fault;  // what is wrong with the arguments; then no tensors
+  std::string fault;       // what is wrong with the arguments; then no tensors
+  int32_t device = 0;      // where tensors are; see tfr_request
+  void* stream = nullptr;  // ... and the caller's stream there
+  void* ready = nullptr;   // an event of the device plane's in that stream
   tfr_allocate allocate = nullptr;
   tfr_done done = nullptr;
   void* user = nullptr;       // of allocate

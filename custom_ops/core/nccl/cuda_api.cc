@@ -1,0 +1,54 @@
+#include "custom_ops/core/nccl/cuda_api.h"
+
+#include "custom_ops/core/nccl/library.h"
+
+namespace tfring {
+namespace {
+
+Status LookUp(const Library& library, CudaApi* cuda) {
+#define TFR_REQUIRE(function) \
+  TFR_RETURN_IF_ERROR(library.Require("cuda" #function, &cuda->function))
+  TFR_REQUIRE(GetDeviceCount);
+  TFR_REQUIRE(GetDevice);
+  TFR_REQUIRE(SetDevice);
+  TFR_REQUIRE(DeviceGetPCIBusId);
+  TFR_REQUIRE(StreamCreateWithFlags);
+  TFR_REQUIRE(StreamDestroy);
+  TFR_REQUIRE(StreamWaitEvent);
+  TFR_REQUIRE(EventCreateWithFlags);
+  TFR_REQUIRE(EventDestroy);
+  TFR_REQUIRE(EventRecord);
+  TFR_REQUIRE(EventQuery);
+  TFR_REQUIRE(MemcpyAsync);
+  TFR_REQUIRE(HostAlloc);
+  TFR_REQUIRE(FreeHost);
+  TFR_REQUIRE(GetErrorString);
+#undef TFR_REQUIRE
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status CudaApi::Load(const std::string& path, CudaApi* out) {
+  Library library;
+  // TensorFlow's first.
+  const Status opened = Library::Open(
+      path, {"libcudart.so.12", "libcudart.so.13", "libcudart.so.11.0"},
+      &library);
+  if (!opened.ok()) {
+    return FailedPrecondition(
+        StrCat("the CUDA run-time library cannot be loaded: ", opened.message(),
+               ". Run `pip install 'tfring[gpu]'`, or set "
+               "TFRING_CUDART_LIBRARY to the path of libcudart.so"));
+  }
+  return LookUp(library, out);
+}
+
+Status CudaApi::Check(int error, const char* what) const {
+  if (error == kCudaSuccess) return Status::Ok();
+  const char* text = GetErrorString(error);
+  return Internal(StrCat(what, " failed: ", text == nullptr ? "?" : text,
+                         " (CUDA error ", error, ")"));
+}
+
+}  // namespace tfring

@@ -1,0 +1,78 @@
+// The functions of the CUDA run-time library that the engine uses, looked up at
+// run time: the engine is built without CUDA and works where there is none.
+//
+// Declared after the CUDA Runtime API reference, whose C face has been the same
+// since CUDA 11; libraries of versions 11 to 13 have all of these symbols.
+#ifndef TFRING_CORE_NCCL_CUDA_API_H_
+#define TFRING_CORE_NCCL_CUDA_API_H_
+
+#include <cstddef>
+#include <string>
+
+#include "custom_ops/core/common/status.h"
+
+namespace tfring {
+
+using CudaStream = void*;  // cudaStream_t
+using CudaEvent = void*;   // cudaEvent_t
+
+// cudaError_t
+constexpr int kCudaSuccess = 0;
+constexpr int kCudaNotReady = 600;
+// cudaMemcpyKind: by the pointers
+constexpr int kCudaMemcpyDefault = 4;
+constexpr unsigned kCudaStreamNonBlocking = 1;
+constexpr unsigned kCudaEventDisableTiming = 2;
+constexpr unsigned kCudaHostAllocPortable = 1;
+
+struct CudaApi {
+  // `path`: the library's; empty: found by name.
+  static Status Load(const std::string& path, CudaApi* out);
+
+  // INTERNAL with CUDA's text, unless `error` is cudaSuccess.
+  Status Check(int error, const char* what) const;
+
+  int (*GetDeviceCount)(int* count);
+  int (*GetDevice)(int* device);
+  int (*SetDevice)(int device);
+  int (*DeviceGetPCIBusId)(char* id, int bytes, int device);
+  int (*StreamCreateWithFlags)(CudaStream* stream, unsigned flags);
+  int (*StreamDestroy)(CudaStream stream);
+  int (*StreamWaitEvent)(CudaStream stream, CudaEvent event, unsigned flags);
+  int (*EventCreateWithFlags)(CudaEvent* event, unsigned flags);
+  int (*EventDestroy)(CudaEvent event);
+  int (*EventRecord)(CudaEvent event, CudaStream stream);
+  int (*EventQuery)(CudaEvent event);
+  int (*MemcpyAsync)(void* to, const void* from, size_t bytes, int kind,
+                     CudaStream stream);
+  int (*HostAlloc)(void** memory, size_t bytes, unsigned flags);
+  int (*FreeHost)(void* memory);
+  const char* (*GetErrorString)(int error);
+};
+
+// Makes `device` the calling thread's while it lives.
+class ScopedDevice {
+ public:
+  ScopedDevice(const CudaApi& cuda, int device) : cuda_(cuda) {
+    if (cuda_.GetDevice(&before_) != kCudaSuccess) before_ = -1;
+    now_ = device;
+    if (before_ != now_) error_ = cuda_.SetDevice(now_);
+  }
+  ~ScopedDevice() {
+    if (before_ >= 0 && before_ != now_) cuda_.SetDevice(before_);
+  }
+  ScopedDevice(const ScopedDevice&) = delete;
+  ScopedDevice& operator=(const ScopedDevice&) = delete;
+
+  Status status() const { return cuda_.Check(error_, "cudaSetDevice"); }
+
+ private:
+  const CudaApi& cuda_;
+  int before_ = -1;
+  int now_ = 0;
+  int error_ = kCudaSuccess;
+};
+
+}  // namespace tfring
+
+#endif  // TFRING_CORE_NCCL_CUDA_API_H_

@@ -1,0 +1,145 @@
+#include "custom_ops/core/nccl/gpu.h"
+
+#include <utility>
+
+namespace tfring {
+namespace {
+
+// Pinned memory comes in powers of two, so that few sizes are in use.
+constexpr uint64_t kLeastPinned = 4096;
+
+uint64_t PinnedSize(uint64_t bytes) {
+  uint64_t size = kLeastPinned;
+  while (size < bytes) size *= 2;
+  return size;
+}
+
+}  // namespace
+
+PinnedBuffer::~PinnedBuffer() {
+  if (gpu_ != nullptr) gpu_->Unpin(data_, bytes_);
+}
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(gpu_, other.gpu_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Status Gpu::Open(const std::string& cudart, int device,
+                 std::unique_ptr<Gpu>* out) {
+  std::unique_ptr<Gpu> gpu(new Gpu());
+  TFR_RETURN_IF_ERROR(gpu->Start(cudart, device));
+  *out = std::move(gpu);
+  return Status::Ok();
+}
+
+Status Gpu::Start(const std::string& cudart, int device) {
+  TFR_RETURN_IF_ERROR(CudaApi::Load(cudart, &cuda_));
+  int count = 0;
+  TFR_RETURN_IF_ERROR(
+      cuda_.Check(cuda_.GetDeviceCount(&count), "cudaGetDeviceCount"));
+  if (device >= count) {
+    return InvalidArgument(
+        StrCat("there is no CUDA device ", device, "; CUDA sees ", count));
+  }
+  device_ = device;
+  const ScopedDevice current(cuda_, device_);
+  TFR_RETURN_IF_ERROR(current.status());
+  char bus_id[32] = {};
+  TFR_RETURN_IF_ERROR(
+      cuda_.Check(cuda_.DeviceGetPCIBusId(bus_id, sizeof(bus_id), device_),
+                  "cudaDeviceGetPCIBusId"));
+  bus_id_ = bus_id;
+  for (CudaStream& stream : streams_) {
+    TFR_RETURN_IF_ERROR(cuda_.Check(
+        cuda_.StreamCreateWithFlags(&stream, kCudaStreamNonBlocking),
+        "cudaStreamCreateWithFlags"));
+  }
+  return Status::Ok();
+}
+
+Gpu::~Gpu() {
+  if (cuda_.SetDevice == nullptr) return;
+  const ScopedDevice current(cuda_, device_);
+  for (const CudaEvent event : events_) cuda_.EventDestroy(event);
+  for (const auto& [bytes, data] : free_pinned_) cuda_.FreeHost(data);
+  for (const CudaStream stream : streams_) {
+    if (stream != nullptr) cuda_.StreamDestroy(stream);
+  }
+}
+
+Status Gpu::Mark(CudaStream stream, CudaEvent* event) {
+  *event = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!free_events_.empty()) {
+      *event = free_events_.back();
+      free_events_.pop_back();
+    }
+  }
+  if (*event == nullptr) {
+    TFR_RETURN_IF_ERROR(
+        cuda_.Check(cuda_.EventCreateWithFlags(event, kCudaEventDisableTiming),
+                    "cudaEventCreateWithFlags"));
+    std::lock_guard<std::mutex> lock(mutex_);
+    events_.push_back(*event);
+  }
+  return cuda_.Check(cuda_.EventRecord(*event, stream), "cudaEventRecord");
+}
+
+void Gpu::Return(CudaEvent event) {
+  if (event == nullptr) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_events_.push_back(event);
+}
+
+Status Gpu::Wait(CudaStream stream, CudaEvent event) const {
+  return cuda_.Check(cuda_.StreamWaitEvent(stream, event, 0),
+                     "cudaStreamWaitEvent");
+}
+
+Status Gpu::WaitFor(CudaStream stream, CudaStream other) {
+  CudaEvent event = nullptr;
+  const Status marked = Mark(other, &event);
+  const Status waits = marked.ok() ? Wait(stream, event) : marked;
+  Return(event);
+  return waits;
+}
+
+Status Gpu::Pin(uint64_t bytes, PinnedBuffer* out) {
+  const uint64_t size = PinnedSize(bytes);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto at = free_pinned_.find(size);
+    if (at != free_pinned_.end()) {
+      *out = PinnedBuffer(this, at->second, size);
+      free_pinned_.erase(at);
+      return Status::Ok();
+    }
+  }
+  void* data = nullptr;
+  const int error = cuda_.HostAlloc(&data, size, kCudaHostAllocPortable);
+  if (error != kCudaSuccess) {
+    return ResourceExhausted(
+        StrCat("no pinned memory of ", size,
+               " bytes: ", cuda_.Check(error, "cudaHostAlloc").message()));
+  }
+  *out = PinnedBuffer(this, static_cast<char*>(data), size);
+  std::lock_guard<std::mutex> lock(mutex_);
+  pinned_bytes_ += size;
+  return Status::Ok();
+}
+
+void Gpu::Unpin(char* data, uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_pinned_.emplace(bytes, data);
+}
+
+uint64_t Gpu::pinned_bytes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return pinned_bytes_;
+}
+
+}  // namespace tfring

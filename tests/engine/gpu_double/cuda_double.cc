@@ -1,0 +1,332 @@
+// The CUDA run-time library's part of the double.
+#include "cuda_double.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace gpu_double {
+namespace {
+
+constexpr int kDevices = 8;
+constexpr int kOk = 0;
+constexpr int kInvalid = 1;
+constexpr int kNoMemory = 2;
+constexpr int kNotReady = 600;
+
+thread_local int current_device = 0;
+std::atomic<int64_t> slow_us{0};
+std::atomic<uint64_t> pinned_limit{UINT64_MAX};
+
+class Stream {
+ public:
+  Stream() : thread_([this] { Run(); }) { ++Count().alive; }
+  ~Stream() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+    --Count().alive;
+  }
+
+  void Add(std::function<void()> work) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      queue_.push_back(std::move(work));
+    }
+    changed_.notify_all();
+  }
+
+  void Synchronize() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return queue_.empty() && !busy_; });
+  }
+
+ private:
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const std::function<void()> work = std::move(queue_.front());
+      queue_.pop_front();
+      busy_ = true;
+      lock.unlock();
+      const int64_t slow = slow_us.load();
+      if (slow > 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(slow));
+      }
+      work();
+      lock.lock();
+      busy_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool busy_ = false;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+struct Event {
+  std::mutex mutex;
+  std::condition_variable happened;
+  uint64_t recorded = 0;
+  uint64_t done = 0;
+};
+using EventPointer = std::shared_ptr<Event>;
+
+EventPointer& EventOf(void* handle) {
+  return *static_cast<EventPointer*>(handle);
+}
+
+Stream* StreamOf(void* handle) {
+  // As CUDA's default stream it outlives everything.
+  static Stream* const null_stream = [] {
+    auto* const stream = new Stream;
+    --Count().alive;
+    return stream;
+  }();
+  return handle == nullptr ? null_stream : static_cast<Stream*>(handle);
+}
+
+// A GPU's memory: pages mapped twice, of which callers get the address that
+// cannot be used.
+struct DeviceMemory {
+  char* real;
+  size_t bytes;
+};
+
+class Memories {
+ public:
+  void* Add(size_t bytes) {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t size = (bytes + page) / page * page;
+    const int fd = memfd_create("gpu", 0);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(size)) != 0) return nullptr;
+    void* real = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void* shown = mmap(nullptr, size, PROT_NONE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (real == MAP_FAILED || shown == MAP_FAILED) return nullptr;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    memories_[static_cast<char*>(shown)] = {static_cast<char*>(real), size};
+    return shown;
+  }
+
+  bool Remove(void* shown) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto at = memories_.find(static_cast<char*>(shown));
+    if (at == memories_.end()) return false;
+    munmap(at->second.real, at->second.bytes);
+    munmap(shown, at->second.bytes);
+    memories_.erase(at);
+    return true;
+  }
+
+  void* Real(char* pointer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto at = memories_.upper_bound(pointer);
+    if (at == memories_.begin()) return pointer;
+    --at;
+    const auto offset = static_cast<size_t>(pointer - at->first);
+    return offset < at->second.bytes ? at->second.real + offset : pointer;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<char*, DeviceMemory> memories_;
+};
+
+Memories& AllMemories() {
+  static auto* const memories = new Memories;
+  return *memories;
+}
+
+}  // namespace
+
+Counters& Count() {
+  static auto* const counters = new Counters;
+  return *counters;
+}
+
+void Enqueue(void* stream, std::function<void()> work) {
+  StreamOf(stream)->Add(std::move(work));
+}
+
+void* Real(const void* pointer) {
+  return AllMemories().Real(
+      const_cast<char*>(static_cast<const char*>(pointer)));
+}
+
+void Misused(const char* what) {
+  std::fprintf(stderr, "gpu double: %s\n", what);
+  std::fflush(stderr);
+  std::abort();
+}
+
+}  // namespace gpu_double
+
+using gpu_double::Count;
+using gpu_double::Real;
+
+GPU_DOUBLE_API void gpu_double_slow(int64_t microseconds) {
+  gpu_double::slow_us = microseconds;
+}
+GPU_DOUBLE_API void gpu_double_pinned_limit(uint64_t bytes) {
+  gpu_double::pinned_limit = bytes;
+}
+GPU_DOUBLE_API int64_t gpu_double_alive() { return Count().alive; }
+GPU_DOUBLE_API int64_t gpu_double_aborts() { return Count().aborts; }
+GPU_DOUBLE_API int64_t gpu_double_nccl_calls() { return Count().nccl_calls; }
+
+GPU_DOUBLE_API const char* cudaGetErrorString(int error) {
+  switch (error) {
+    case gpu_double::kOk:
+      return "no error";
+    case gpu_double::kNoMemory:
+      return "out of memory";
+    case gpu_double::kNotReady:
+      return "device not ready";
+    default:
+      return "invalid argument";
+  }
+}
+
+GPU_DOUBLE_API int cudaGetDeviceCount(int* count) {
+  *count = gpu_double::kDevices;
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaGetDevice(int* device) {
+  *device = gpu_double::current_device;
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaSetDevice(int device) {
+  if (device < 0 || device >= gpu_double::kDevices) return gpu_double::kInvalid;
+  gpu_double::current_device = device;
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
+  std::snprintf(id, static_cast<size_t>(bytes), "0000:%02x:00.0", device);
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaMalloc(void** memory, size_t bytes) {
+  *memory = gpu_double::AllMemories().Add(bytes);
+  return *memory == nullptr ? gpu_double::kNoMemory : gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaFree(void* memory) {
+  if (memory == nullptr) return gpu_double::kOk;
+  return gpu_double::AllMemories().Remove(memory) ? gpu_double::kOk
+                                                  : gpu_double::kInvalid;
+}
+
+GPU_DOUBLE_API int cudaMemcpyAsync(void* to, const void* from, size_t bytes,
+                                   int, void* stream) {
+  gpu_double::Enqueue(stream, [to = Real(to), from = Real(from), bytes] {
+    std::memmove(to, from, bytes);
+  });
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaStreamSynchronize(void* stream) {
+  gpu_double::StreamOf(stream)->Synchronize();
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaMemcpy(void* to, const void* from, size_t bytes,
+                              int kind) {
+  cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+  return cudaStreamSynchronize(nullptr);
+}
+
+GPU_DOUBLE_API int cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  *memory = nullptr;
+  if (bytes > gpu_double::pinned_limit) return gpu_double::kNoMemory;
+  *memory = std::malloc(bytes);
+  ++Count().alive;
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaFreeHost(void* memory) {
+  std::free(memory);
+  --Count().alive;
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaStreamCreateWithFlags(void** stream, unsigned) {
+  *stream = new gpu_double::Stream;
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaStreamDestroy(void* stream) {
+  delete static_cast<gpu_double::Stream*>(stream);
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaEventCreateWithFlags(void** event, unsigned) {
+  *event = new gpu_double::EventPointer(std::make_shared<gpu_double::Event>());
+  ++Count().alive;
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaEventDestroy(void* event) {
+  delete static_cast<gpu_double::EventPointer*>(event);
+  --Count().alive;
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaEventRecord(void* handle, void* stream) {
+  const gpu_double::EventPointer event = gpu_double::EventOf(handle);
+  uint64_t record;
+  {
+    const std::lock_guard<std::mutex> lock(event->mutex);
+    record = ++event->recorded;
+  }
+  gpu_double::Enqueue(stream, [event, record] {
+    const std::lock_guard<std::mutex> lock(event->mutex);
+    if (event->done < record) event->done = record;
+    event->happened.notify_all();
+  });
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaEventQuery(void* handle) {
+  const gpu_double::EventPointer event = gpu_double::EventOf(handle);
+  const std::lock_guard<std::mutex> lock(event->mutex);
+  return event->done >= event->recorded ? gpu_double::kOk
+                                        : gpu_double::kNotReady;
+}
+
+GPU_DOUBLE_API int cudaStreamWaitEvent(void* stream, void* handle, unsigned) {
+  const gpu_double::EventPointer event = gpu_double::EventOf(handle);
+  uint64_t record;
+  {
+    const std::lock_guard<std::mutex> lock(event->mutex);
+    record = event->recorded;
+  }
+  gpu_double::Enqueue(stream, [event, record] {
+    std::unique_lock<std::mutex> lock(event->mutex);
+    event->happened.wait(lock, [&] { return event->done >= record; });
+  });
+  return gpu_double::kOk;
+}

@@ -1,0 +1,44 @@
+// A stand-in for the CUDA run-time library and NCCL, over host memory: one
+// small shared library with the names of both, which tests give to the engine
+// in place of the real ones.
+//
+// What makes it worth testing against:
+// * Streams are threads, so work is asynchronous and events matter.
+// * The memory of a "GPU" cannot be read or written through its pointers; only
+//   the streams know where it really is. An engine that touches it crashes.
+// * Communicators are nonblocking: calls return "in progress" and finish on
+//   another thread. Calling one meanwhile, aborting one while a thread is
+//   inside a call, and ranks that issue different calls end the process with a
+//   message.
+// * Ranks are threads or processes: data goes through named shared memory. A
+//   rank that dies leaves the others waiting until they abort, as with NCCL.
+//
+// Differences: no deadlock by a GPU that runs out of room, no speed.
+#ifndef TFRING_TESTS_ENGINE_GPU_DOUBLE_H_
+#define TFRING_TESTS_ENGINE_GPU_DOUBLE_H_
+
+#include <cstdint>
+
+#define GPU_DOUBLE_API extern "C" __attribute__((visibility("default")))
+
+// What a test may ask of it, beside the functions of CUDA and NCCL.
+
+// Each piece of work on a stream takes at least this long from now on.
+GPU_DOUBLE_API void gpu_double_slow(int64_t microseconds);
+// From now on the communicator of this NCCL rank (of this process) reports an
+// error, and its kernels wait until they are aborted. 0: no rank does.
+GPU_DOUBLE_API void gpu_double_nccl_error(int rank, int result);
+// Communicators of this process never come to be: their ranks wait.
+GPU_DOUBLE_API void gpu_double_nccl_hangs(int hangs);
+// The version that ncclGetVersion tells.
+GPU_DOUBLE_API void gpu_double_nccl_version(int version);
+// Pinned memory of more than this many bytes is not to be had.
+GPU_DOUBLE_API void gpu_double_pinned_limit(uint64_t bytes);
+// Streams, events, pinned buffers and communicators that are alive.
+GPU_DOUBLE_API int64_t gpu_double_alive();
+// Communicators aborted so far.
+GPU_DOUBLE_API int64_t gpu_double_aborts();
+// Collectives and messages that NCCL was asked for so far.
+GPU_DOUBLE_API int64_t gpu_double_nccl_calls();
+
+#endif  // TFRING_TESTS_ENGINE_GPU_DOUBLE_H_

@@ -1,0 +1,244 @@
+// Collectives of GPU tensors give what the same ones of CPU tensors give, by
+// NCCL and staged, on the double of CUDA and NCCL.
+#include <thread>
+#include <vector>
+
+#include "gpu_cases.h"
+
+using namespace tfring_test;
+
+namespace {
+
+void RunAllCases(JobOptions options, const Double& gpu, bool exact) {
+  RunJob(options, [&](int rank, tfr_world* world) {
+    ReductionCases(gpu, world, rank, options.size, exact);
+  });
+  EXPECT_EQ(gpu.alive(), 0);
+}
+
+void RunMovers(const JobOptions& options, const Double& gpu) {
+  RunJob(options, [&](int rank, tfr_world* world) {
+    MoverCases(gpu, world, rank, options.size);
+  });
+  EXPECT_EQ(gpu.alive(), 0);
+}
+
+}  // namespace
+
+TEST(reductions_by_nccl) {
+  const Double gpu;
+  for (const int size : {1, 2, 3}) {
+    JobOptions options = gpu.Options(size);
+    options.gpu_data = TFR_GPU_NCCL;
+    const int64_t before = gpu.nccl_calls();
+    RunAllCases(options, gpu, false);
+    EXPECT_GT(gpu.nccl_calls(), before);
+  }
+}
+
+TEST(reductions_staged_have_the_bits_of_the_host) {
+  const Double gpu;
+  JobOptions options = gpu.Options(2);
+  options.gpu_data = TFR_GPU_STAGED;
+  options.nccl_library = "no such library";
+  const int64_t before = gpu.nccl_calls();
+  RunAllCases(options, gpu, true);
+  EXPECT_EQ(gpu.nccl_calls(), before);
+}
+
+TEST(reductions_by_nccl_inside_hosts) {
+  const Double gpu;
+  for (const bool alone : {false, true}) {
+    JobOptions options = gpu.Options(alone ? 2 : 3);
+    options.hosts = {"a", alone ? "b" : "a", "b"};
+    options.gpu_hosts_by_tcp = true;
+    RunAllCases(options, gpu, false);
+  }
+}
+
+TEST(movers_by_nccl) {
+  const Double gpu;
+  for (const int size : {1, 2, 4}) {
+    JobOptions options = gpu.Options(size);
+    options.gpu_data = TFR_GPU_NCCL;
+    RunMovers(options, gpu);
+  }
+}
+
+TEST(movers_over_hosts) {
+  const Double gpu;
+  for (const bool by_tcp : {false, true}) {
+    JobOptions options = gpu.Options(3);
+    options.hosts = {"a", "b", "b"};
+    options.gpu_hosts_by_tcp = by_tcp;
+    RunMovers(options, gpu);
+  }
+}
+
+TEST(movers_staged) {
+  const Double gpu;
+  JobOptions options = gpu.Options(3);
+  options.gpu_data = TFR_GPU_STAGED;
+  RunMovers(options, gpu);
+}
+
+TEST(without_premultiplied_sums_averages_are_staged) {
+  const Double gpu(GPU_DOUBLE_OLD);
+  RunAllCases(gpu.Options(2), gpu, false);
+  EXPECT_GT(gpu.nccl_calls(), 0);
+}
+
+TEST(a_group_of_dtypes_is_one_collective) {
+  const Double gpu;
+  const JobOptions options = gpu.Options(2);
+  RunJob(options, [&](int rank, tfr_world* world) {
+    std::vector<std::unique_ptr<GpuBuffer>> buffers;
+    Call call;
+    call.device = rank + 1;
+    for (const int32_t dtype : {TFR_FLOAT32, TFR_INT64, TFR_UINT8}) {
+      buffers.push_back(std::make_unique<GpuBuffer>(
+          gpu, Bytes(64 * tfring::DtypeSize(dtype), '\0')));
+      call.tensors.push_back(
+          {{64}, dtype, buffers.back()->data(), buffers.back()->data()});
+    }
+    tfr_error error = {};
+    EXPECT_EQ(call.Run(world, &error), TFR_OK);
+    tfr_stats stats = {};
+    tfr_world_stats(world, &stats);
+    EXPECT_EQ(stats.collectives, 1u);
+    EXPECT_EQ(stats.tensors, 3u);
+  });
+}
+
+// Ranks submit in different orders, and do not wait: NCCL must see one order,
+// and several collectives are under way at once.
+TEST(many_at_once_in_any_order) {
+  const Double gpu;
+  gpu.Slow(200);
+  constexpr int kMany = 60;
+  const JobOptions options = gpu.Options(3);
+  RunJob(options, [&](int rank, tfr_world* world) {
+    std::vector<std::unique_ptr<GpuBuffer>> buffers;
+    Ends ends;
+    void* const stream = gpu.NewStream();
+    for (int i = 0; i < kMany; ++i) {
+      const int which = rank == 1 ? kMany - 1 - i : i;
+      const std::vector<int32_t> value(100, which + rank);
+      Bytes bytes(400);
+      buffers.push_back(std::make_unique<GpuBuffer>(gpu, bytes.size()));
+      // On the caller's stream, right before the request.
+      gpu.CopyAsync(buffers.back()->data(), value.data(), 400, stream);
+      Call call;
+      call.name = "t" + std::to_string(which);
+      call.tensors = {
+          {{100}, TFR_INT32, buffers.back()->data(), buffers.back()->data()}};
+      call.device = rank + 1;
+      call.stream = stream;
+      call.done = &Ends::Done;
+      call.user = &ends;
+      tfr_error error = {};
+      EXPECT_EQ(call.Submit(world, &error), TFR_OK);
+      gpu.Call("cudaStreamSynchronize", stream);  // `value` goes
+    }
+    ends.Await(kMany);
+    EXPECT_EQ(ends.failed.load(), 0);
+    for (int i = 0; i < kMany; ++i) {
+      const int which = rank == 1 ? kMany - 1 - i : i;
+      const Bytes got = buffers[static_cast<size_t>(i)]->Get();
+      int32_t value = 0;
+      std::memcpy(&value, got.data() + 396, 4);
+      EXPECT_EQ(value, 3 * which + 3);
+    }
+    gpu.EndStream(stream);
+  });
+  EXPECT_EQ(gpu.alive(), 0);
+}
+
+// The input is still being made when the request comes.
+TEST(inputs_are_waited_for) {
+  const Double gpu;
+  for (const int32_t data : {TFR_GPU_NCCL, TFR_GPU_STAGED}) {
+    JobOptions options = gpu.Options(2);
+    options.gpu_data = data;
+    gpu.Slow(20'000);
+    RunJob(options, [&](int rank, tfr_world* world) {
+      void* const stream = gpu.NewStream();
+      const std::vector<float> value(1000, 1.5f);
+      const GpuBuffer buffer(gpu, Bytes(4000, '\0'));
+      for (int i = 0; i < 3; ++i) {
+        gpu.CopyAsync(buffer.data(), value.data(), 4000, stream);
+      }
+      Call call;
+      call.tensors = {{{1000}, TFR_FLOAT32, buffer.data(), buffer.data()}};
+      call.device = rank + 1;
+      call.stream = stream;
+      tfr_error error = {};
+      EXPECT_EQ(call.Run(world, &error), TFR_OK);
+      EXPECT_EQ(ValueAt(buffer.Get(), TFR_FLOAT32, 999), 3.0);
+      gpu.EndStream(stream);
+    });
+  }
+}
+
+TEST(process_sets_have_communicators_of_their_own) {
+  const Double gpu;
+  JobOptions options = gpu.Options(3);
+  options.gpu_data = TFR_GPU_NCCL;
+  RunJob(options, [&](int rank, tfr_world* world) {
+    const std::vector<int32_t> ranks = {0, 2};
+    int64_t set = 0;
+    tfr_error error = {};
+    ASSERT_EQ(tfr_process_set_add(world, ranks.data(), 2, &set, &error),
+              TFR_OK);
+    for (int i = 0; i < 10; ++i) {
+      const std::vector<float> value(10, 1.0f);
+      Bytes bytes(40);
+      std::memcpy(bytes.data(), value.data(), 40);
+      const GpuBuffer all(gpu, bytes);
+      const GpuBuffer two(gpu, bytes);
+      Call call;
+      call.device = rank + 1;
+      call.tensors = {{{10}, TFR_FLOAT32, all.data(), all.data()}};
+      Ends ends;
+      call.done = &Ends::Done;
+      call.user = &ends;
+      EXPECT_EQ(call.Submit(world, &error), TFR_OK);
+      if (rank != 1) {
+        call.process_set = set;
+        call.tensors[0] = {{10}, TFR_FLOAT32, two.data(), two.data()};
+        EXPECT_EQ(call.Run(world, &error), TFR_OK);
+        EXPECT_EQ(ValueAt(two.Get(), TFR_FLOAT32, 9), 2.0);
+      }
+      ends.Await(1);
+      EXPECT_EQ(ValueAt(all.Get(), TFR_FLOAT32, 9), 3.0);
+    }
+    EXPECT_EQ(tfr_process_set_remove(world, set, &error), TFR_OK);
+  });
+  EXPECT_EQ(gpu.alive(), 0);
+}
+
+TEST(one_rank_has_joined) {
+  const Double gpu;
+  for (const bool met : {false, true}) {
+    CASE("met before ", met);
+    RunJob(gpu.Options(3), [&](int rank, tfr_world* world) {
+      const std::vector<float> value(10, 4.0f);
+      Bytes bytes(40);
+      std::memcpy(bytes.data(), value.data(), 40);
+      const GpuBuffer buffer(gpu, bytes);
+      Call call;
+      call.reduce_op = TFR_AVERAGE;
+      call.tensors = {{{10}, TFR_FLOAT32, buffer.data(), buffer.data()}};
+      call.device = rank + 1;
+      tfr_error error = {};
+      if (met) EXPECT_EQ(call.Run(world, &error), TFR_OK);
+      if (rank != 1) EXPECT_EQ(call.Run(world, &error), TFR_OK);
+      EXPECT_EQ(ValueAt(buffer.Get(), TFR_FLOAT32, 9), 4.0);
+      Call join;
+      join.kind = TFR_JOIN;
+      EXPECT_EQ(join.Run(world, &error), TFR_OK);
+      EXPECT_EQ(call.Run(world, &error), TFR_OK);
+      EXPECT_EQ(ValueAt(buffer.Get(), TFR_FLOAT32, 9), 4.0);
+    });
+  }
+}

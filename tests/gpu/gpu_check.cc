@@ -1,0 +1,222 @@
+// Checks the engine on real GPUs (or, for this program's own sake, on the
+// double): results against those of host memory, a killed peer, and times
+// beside plain calls of NCCL. run.py builds and runs it; README.md says more.
+//
+// Ranks are processes. On a machine with fewer GPUs than ranks they share one.
+#include <cinttypes>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "gpu_cases.h"
+#include "plain_nccl.h"
+#include "processes.h"
+
+using namespace tfring_test;
+
+namespace {
+
+std::string Setting(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+GpuLibrary Library() {
+  return GpuLibrary(Setting("GPU_CHECK_CUDART"), Setting("GPU_CHECK_NCCL"));
+}
+bool IsDouble() { return !Setting("GPU_CHECK_DOUBLE").empty(); }
+
+tfr_world* Join(const JobOptions& options, int rank, const std::string& store) {
+  const tfr_config config = ConfigOf(options, rank, store);
+  tfr_world* world = nullptr;
+  tfr_error error = {};
+  EXPECT_EQ(tfr_world_create(&config, &world, &error), TFR_OK);
+  EXPECT_EQ(std::string(error.text), std::string());
+  return world;
+}
+
+// "2 nccl": ranks, and how tensors travel.
+JobOptions OptionsOf(const GpuLibrary& gpu, const std::string& argument) {
+  JobOptions options = gpu.Options(std::atoi(argument.c_str()));
+  options.gpu_data = argument.find("nccl") != std::string::npos
+                         ? TFR_GPU_NCCL
+                         : TFR_GPU_STAGED;
+  return options;
+}
+
+int Result() { return check::CurrentFailures().count() == 0 ? 0 : 1; }
+
+void ExpectZeros(const std::vector<int>& statuses) {
+  for (const int status : statuses) EXPECT_EQ(status, 0);
+}
+
+// --- times ------------------------------------------------------------------
+
+int64_t Median(std::vector<int64_t> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void Barrier(tfr_world* world) {
+  Call call;
+  call.name = "barrier";
+  call.kind = TFR_BARRIER;
+  tfr_error error = {};
+  EXPECT_EQ(call.Run(world, &error), TFR_OK);
+}
+
+// `count` allreduces of `elements` float32: one after another, or all at once.
+int64_t EngineNs(const Call& call, tfr_world* world, int count, bool at_once) {
+  tfr_error error = {};
+  Barrier(world);
+  const int64_t began = tfring::NowNs();
+  if (!at_once) {
+    for (int i = 0; i < count; ++i) EXPECT_EQ(call.Run(world, &error), TFR_OK);
+    return (tfring::NowNs() - began) / count;
+  }
+  Ends ends;
+  Call submitted = call;
+  submitted.done = &Ends::Done;
+  submitted.user = &ends;
+  for (int i = 0; i < count; ++i) {
+    EXPECT_EQ(submitted.Submit(world, &error), TFR_OK);
+  }
+  while (ends.count < count) sched_yield();
+  EXPECT_EQ(ends.failed.load(), 0);
+  return (tfring::NowNs() - began) / count;
+}
+
+int64_t PlainNs(PlainNccl* plain, tfr_world* world, void* buffer,
+                size_t elements, int count, bool at_once) {
+  Barrier(world);
+  const int64_t began = tfring::NowNs();
+  for (int i = 0; i < count; ++i) {
+    plain->Allreduce(buffer, elements);
+    if (!at_once) plain->Synchronize();
+  }
+  plain->Synchronize();
+  return (tfring::NowNs() - began) / count;
+}
+
+struct Row {
+  size_t bytes;
+  int64_t engine, blocking, nonblocking;
+};
+
+// Large ones must be as fast as NCCL alone, small ones nearly.
+bool Passes(const Row& row) {
+  if (row.bytes >= 1 << 20) return row.engine <= 1.03 * row.blocking;
+  return row.engine <= row.nonblocking + 10'000;
+}
+
+void Print(const Row& row) {
+  std::printf("%12zu %12.1f %12.1f %12.1f %8.3f  %s\n", row.bytes,
+              row.engine / 1e3, row.blocking / 1e3, row.nonblocking / 1e3,
+              static_cast<double>(row.engine) / row.blocking,
+              IsDouble() ? "" : Passes(row) ? "ok" : "MISSED");
+  std::fflush(stdout);
+}
+
+Row Measure(size_t bytes, tfr_world* world, const Call& call, void* buffer,
+            PlainNccl* blocking, PlainNccl* nonblocking) {
+  const bool at_once = bytes >= 1 << 20;
+  const int count = bytes > (64u << 20) ? 5 : 20;
+  const size_t elements = bytes / 4;
+  std::vector<int64_t> engine;
+  std::vector<int64_t> plain;
+  std::vector<int64_t> other;
+  for (int round = 0; round < 7; ++round) {  // side by side
+    engine.push_back(EngineNs(call, world, count, at_once));
+    plain.push_back(PlainNs(blocking, world, buffer, elements, count, at_once));
+    other.push_back(
+        PlainNs(nonblocking, world, buffer, elements, count, at_once));
+  }
+  return {bytes, Median(engine), Median(plain), Median(other)};
+}
+
+}  // namespace
+
+ROLE(cases) {
+  const GpuLibrary gpu = Library();
+  const JobOptions options = OptionsOf(gpu, argument);
+  tfr_world* const world = Join(options, rank, store);
+  if (world == nullptr) return 2;
+  ReductionCases(gpu, world, rank, options.size,
+                 options.gpu_data == TFR_GPU_STAGED);
+  MoverCases(gpu, world, rank, options.size);
+  tfr_world_shutdown(world);
+  return Result();
+}
+
+ROLE(killed) {
+  const GpuLibrary gpu = Library();
+  const JobOptions options = OptionsOf(gpu, argument);
+  tfr_world* const world = Join(options, rank, store);
+  if (world == nullptr) return 2;
+  const GpuBuffer buffer(gpu, Bytes(1 << 20, '\0'));
+  Call call;
+  call.name = "step";
+  call.tensors = {{{1 << 18}, TFR_FLOAT32, buffer.data(), buffer.data()}};
+  call.device = gpu.DeviceOf(rank);
+  tfr_error error = {};
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(call.Run(world, &error), TFR_OK);
+  if (rank == 1) _exit(9);
+  const int64_t began = tfring::NowNs();
+  EXPECT_EQ(call.Run(world, &error), TFR_UNAVAILABLE);
+  EXPECT_LT(tfring::NowNs() - began, int64_t{5'000'000'000});
+  EXPECT_CONTAINS(error.text, "rank 1");
+  tfr_world_shutdown(world);
+  // The GPU is as good as before.
+  EXPECT_TRUE(GpuBuffer(gpu, Bytes(16, 'x')).Get() == Bytes(16, 'x'));
+  return Result();
+}
+
+ROLE(times) {
+  const GpuLibrary gpu = Library();
+  const JobOptions options = OptionsOf(gpu, argument);
+  tfr_world* const world = Join(options, rank, store);
+  if (world == nullptr) return 2;
+  const size_t largest = IsDouble() ? 4 << 20 : size_t{1} << 30;
+  const GpuBuffer buffer(gpu, largest);
+  Call call;
+  call.device = gpu.DeviceOf(rank);
+  gpu.Call("cudaSetDevice", call.device - 1);
+  {
+    // The double has no blocking communicators.
+    PlainNccl blocking(options, gpu, world, rank, IsDouble() ? 0 : 1);
+    PlainNccl nonblocking(options, gpu, world, rank, 0);
+    if (rank == 0) {
+      std::printf("%12s %12s %12s %12s %8s\n", "bytes", "tfring us", "NCCL us",
+                  "nonblocking", "ratio");
+    }
+    for (size_t bytes = 1024; bytes <= largest; bytes *= 4) {
+      call.name = "size " + std::to_string(bytes);
+      call.tensors = {{{static_cast<int64_t>(bytes / 4)},
+                       TFR_FLOAT32,
+                       buffer.data(),
+                       buffer.data()}};
+      const Row row =
+          Measure(bytes, world, call, buffer.data(), &blocking, &nonblocking);
+      if (rank != 0) continue;
+      Print(row);
+      if (!IsDouble()) EXPECT_TRUE(Passes(row));
+    }
+    Barrier(world);
+  }
+  tfr_world_shutdown(world);
+  return Result();
+}
+
+TEST(one_rank) { ExpectZeros(RunProcesses(1, "cases", "1 nccl")); }
+TEST(one_rank_staged) { ExpectZeros(RunProcesses(1, "cases", "1 host")); }
+TEST(two_ranks) { ExpectZeros(RunProcesses(2, "cases", "2 nccl")); }
+TEST(two_ranks_staged) { ExpectZeros(RunProcesses(2, "cases", "2 host")); }
+
+TEST(a_peer_is_killed) {
+  Processes job(2, "killed", "2 nccl");
+  EXPECT_EQ(job.Wait(0), 0);
+  EXPECT_EQ(WEXITSTATUS(job.Wait(1)), 9);
+}
+
+TEST(times_one_rank) { ExpectZeros(RunProcesses(1, "times", "1 nccl")); }
+TEST(times_two_ranks) { ExpectZeros(RunProcesses(2, "times", "2 nccl")); }
