@@ -1,0 +1,57 @@
+"""Builds the kernels for GPUs against an installed TensorFlow for GPUs, and uses what can be used.
+
+Run it with a Python that has `tensorflow` (not tensorflow-cpu) and tfring: `python
+tests/gpu/wheel.py`. A GPU is not needed: then it checks that the library builds and loads, that
+all five kernels are registered for GPUs, that CPU tensors go on as before, and that NVIDIA's own
+libnccl has all that the engine looks up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+
+OPS = ("Allreduce", "Allgather", "Broadcast", "Reducescatter", "Alltoall")
+
+
+def _kernels(op: str) -> set[str]:
+    from tensorflow.python.framework import kernels
+
+    return {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(op).kernel}
+
+
+def main() -> int:
+    """Returns 0 if all is well, 77 where this TensorFlow is one for CPUs."""
+    import tensorflow as tf
+
+    import tfring as hvd
+    from tfring import gpu_libraries
+
+    if not tf.test.is_built_with_cuda():
+        print(f"skipped: TensorFlow {tf.__version__} here is one for CPUs")
+        return 77
+    path = hvd.build_gpu()
+    print(f"built for TensorFlow {tf.__version__}: {os.path.basename(path)}")
+    hvd.init()
+    for op in OPS:
+        assert _kernels(f"Tfring{op}") == {"CPU", "GPU"}, op
+    assert _kernels("TfringBarrier") == {"CPU"}
+    assert float(hvd.allreduce(tf.constant(2.0), op=hvd.Sum)) == 2.0
+    print(f"registered; NCCL: {gpu_libraries.nccl()}")
+    if tf.config.list_physical_devices("GPU"):
+        with tf.device("GPU:0"):
+            x = tf.random.normal((1000,))
+            y = hvd.allreduce(x, op=hvd.Sum)
+        assert "GPU" in y.device
+        tf.debugging.assert_equal(x, y)
+        print("allreduce on a GPU")
+    hvd.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["XDG_CACHE_HOME"] = cache
+        code = main()
+    sys.exit(code)
