@@ -8,7 +8,10 @@ libnccl has all that the engine looks up.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import pathlib
+import re
 import sys
 import tempfile
 
@@ -19,6 +22,16 @@ def _kernels(op: str) -> set[str]:
     from tensorflow.python.framework import kernels
 
     return {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(op).kernel}
+
+
+def _has_what_is_looked_up(library: str, source: str, prefix: str) -> None:
+    """Checks that NVIDIA's library has every symbol that the engine requires of it."""
+    text = (pathlib.Path(__file__).parents[2] / "custom_ops/core/nccl" / source).read_text()
+    names = re.findall(r"^  TFR_REQUIRE\((\w+)\);", text, re.MULTILINE)
+    loaded = ctypes.CDLL(library)
+    assert len(names) > 10
+    for name in names:
+        assert hasattr(loaded, prefix + name), prefix + name
 
 
 def main() -> int:
@@ -38,7 +51,14 @@ def main() -> int:
         assert _kernels(f"Tfring{op}") == {"CPU", "GPU"}, op
     assert _kernels("TfringBarrier") == {"CPU"}
     assert float(hvd.allreduce(tf.constant(2.0), op=hvd.Sum)) == 2.0
-    print(f"registered; NCCL: {gpu_libraries.nccl()}")
+    print("registered")
+    for library, source, prefix in (
+        (gpu_libraries.cudart(), "cuda_api.cc", "cuda"),
+        (gpu_libraries.nccl(), "nccl_api.cc", "nccl"),
+    ):
+        if library is not None:
+            _has_what_is_looked_up(library, source, prefix)
+            print(f"has all that is looked up: {library}")
     if tf.config.list_physical_devices("GPU"):
         with tf.device("GPU:0"):
             x = tf.random.normal((1000,))
