@@ -14,6 +14,7 @@ cc_library(
     name = "tensorflow",
     hdrs = glob([
         "include/tensorflow/c/**/*.h",
+        "include/tensorflow/core/common_runtime/next_pluggable_device/c/*.h",
         "include/tensorflow/core/platform/**/*.h",
         "include/xla/tsl/c/**/*.h",
         "include/tsl/**/*.h",
@@ -37,19 +38,11 @@ def _tensorflow_impl(context):
         folder + "/libtensorflow_framework.so.2",
         "lib/libtensorflow_framework.so.2",
     )
-    load = ""
-    if hasattr(context, "workspace_root"):  # of Bazel 7 and later, whose rules are loaded
-        load = 'load("@rules_cc//cc:defs.bzl", "cc_import", "cc_library")\n'
-    context.file("BUILD", load + _BUILD)
+    context.file("BUILD", context.attr.loads + _BUILD)
 
 tensorflow_repository = repository_rule(
     implementation = _tensorflow_impl,
+    attrs = {"loads": attr.string(doc = "Statements that load the rules, where they are not built in.")},
     environ = ["TFRING_BAZEL_PYTHON", "PATH"],
     local = True,
 )
-
-def _extension_impl(_):
-    tensorflow_repository(name = "tensorflow_package")
-
-# Bazel 4 has no extensions.
-tensorflow_extension = module_extension(implementation = _extension_impl) if hasattr(native, "module_name") else None
