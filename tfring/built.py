@@ -6,6 +6,10 @@ ask: `gloo_*` means "collectives on CPU tensors work, without MPI". `verbose` ha
 
 from __future__ import annotations
 
+import ctypes
+
+from tfring import gpu_libraries
+
 __all__ = [
     "ccl_built",
     "cuda_built",
@@ -50,8 +54,19 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """Returns 0, for no version of NCCL: data travels through the memory of the hosts."""
-    return 0
+    """Returns the version of NCCL that tensors of GPUs would use, as `NCCL_VERSION_CODE` counts.
+
+    0 where the kernels for GPUs are not built (`tfring build-gpu`) or NCCL cannot be loaded: then
+    data travels through the memory of the hosts.
+    """
+    if not cuda_built():
+        return 0
+    version = ctypes.c_int()
+    try:
+        library = ctypes.CDLL(gpu_libraries.nccl() or "libnccl.so.2")
+    except OSError:
+        return 0
+    return 0 if library.ncclGetVersion(ctypes.byref(version)) else version.value
 
 
 def ddl_built(verbose: bool = False) -> bool:
@@ -65,11 +80,13 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """Returns False: no operation of this package runs on a CUDA device.
+    """Returns whether kernels for GPUs are built for this TensorFlow (`tfring build-gpu`).
 
-    TensorFlow copies a GPU's tensors to the host for a collective, and back.
+    Where they are not, TensorFlow copies a GPU's tensors to the host for a collective, and back.
     """
-    return False
+    from tfring import _ops, gpu_build
+
+    return gpu_build.is_built(_ops.tensorflow())
 
 
 def rocm_built(verbose: bool = False) -> bool:

@@ -26,7 +26,7 @@ from typing import Any
 from tfring import _native, gpu_libraries
 from tfring.version import __version__
 
-__all__ = ["GpuBuildError", "build_gpu", "load", "main", "remove"]
+__all__ = ["GpuBuildError", "build_gpu", "is_built", "load", "main", "remove"]
 
 _LIBRARY = "libtfring_gpu.so"
 _STAMP = "built.json"
@@ -127,6 +127,12 @@ def build_gpu(force: bool = False) -> str:
         for name in (_STAMP, _LIBRARY):
             os.replace(built.parent / name, path.parent / name)
     return str(path)
+
+
+def is_built(tf: Any) -> bool:
+    """Returns whether the kernels for GPUs are built for this TensorFlow."""
+    is_cuda = tf.sysconfig.get_build_info().get("is_cuda_build", False)
+    return bool(is_cuda) and _path(_Target.of(tf)).exists()
 
 
 def load(tf: Any) -> str | None:
