@@ -127,14 +127,6 @@ void Operation::Clear() {
   *this = std::move(blank);
 }
 
-void Operation::SetFault(const std::string& text) {
-  fault = text;
-  tensors.clear();
-  dims.clear();
-  splits.clear();
-  device = 0;
-}
-
 std::unique_ptr<Operation> Operation::Own(
     int32_t kind, std::vector<int64_t> values,
     std::function<Status(DataPlane*)> run) {

@@ -59,7 +59,13 @@ class Operation {
   static std::unique_ptr<Operation> DecodeReduction(const std::string& text);
 
   // Its arguments are wrong, as `text` says: all ranks are told.
-  void SetFault(const std::string& text);
+  void SetFault(const std::string& text) {
+    fault = text;
+    tensors.clear();
+    dims.clear();
+    splits.clear();
+    device = 0;
+  }
 
   // "allreduce 'name'", for messages.
   std::string Title() const;
