@@ -58,6 +58,8 @@ class Operation {
   std::string EncodeReduction() const;
   static std::unique_ptr<Operation> DecodeReduction(const std::string& text);
 
+  Operation(const Operation&) = default;
+
   // Its arguments are wrong, as `text` says: all ranks are told.
   void SetFault(const std::string& text) {
     fault = text;
