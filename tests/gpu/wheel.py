@@ -12,8 +12,11 @@ import ctypes
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
+
+from tfring import gpu_libraries
 
 OPS = ("Allreduce", "Allgather", "Broadcast", "Reducescatter", "Alltoall")
 
@@ -34,12 +37,22 @@ def _has_what_is_looked_up(library: str, source: str, prefix: str) -> None:
         assert hasattr(loaded, prefix + name), prefix + name
 
 
+def _headers_say_the_same() -> bool:
+    """Checks the engine's own declarations against NVIDIA's headers; False where there are none."""
+    root = pathlib.Path(__file__).parents[2]
+    folders = [flag for path in gpu_libraries.include_folders() for flag in ("-isystem", path)]
+    if not any((pathlib.Path(folder) / "nccl.h").exists() for folder in folders):
+        return False
+    command = [os.environ.get("CXX", "g++"), "-std=c++17", "-fsyntax-only", f"-I{root}", *folders]
+    subprocess.run([*command, str(root / "tests/gpu/headers.cc")], check=True, timeout=120)
+    return True
+
+
 def main() -> int:
     """Returns 0 if all is well, 77 where this TensorFlow is one for CPUs."""
     import tensorflow as tf
 
     import tfring as hvd
-    from tfring import gpu_libraries
 
     if not tf.test.is_built_with_cuda():
         print(f"skipped: TensorFlow {tf.__version__} here is one for CPUs")
@@ -59,6 +72,8 @@ def main() -> int:
         if library is not None:
             _has_what_is_looked_up(library, source, prefix)
             print(f"has all that is looked up: {library}")
+    if _headers_say_the_same():
+        print("the engine's declarations are those of NVIDIA's headers")
     if tf.config.list_physical_devices("GPU"):
         with tf.device("GPU:0"):
             x = tf.random.normal((1000,))
