@@ -146,8 +146,8 @@ typedef enum tfr_host_algorithm {
 
 // How tensors in the memory of GPUs travel.
 typedef enum tfr_gpu_data {
-  TFR_GPU_AUTO = 0,  // by NCCL where all ranks can, else as TFR_GPU_STAGED
-  TFR_GPU_NCCL = 1,  // by NCCL, or fail
+  TFR_GPU_AUTO = 0,    // by NCCL where all ranks can, else as TFR_GPU_STAGED
+  TFR_GPU_NCCL = 1,    // by NCCL, or fail
   TFR_GPU_STAGED = 2,  // through host memory, then as CPU tensors do
 } tfr_gpu_data;
 

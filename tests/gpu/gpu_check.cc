@@ -113,7 +113,9 @@ void Print(const Row& row) {
   std::printf("%12zu %12.1f %12.1f %12.1f %8.3f  %s\n", row.bytes,
               row.engine / 1e3, row.blocking / 1e3, row.nonblocking / 1e3,
               static_cast<double>(row.engine) / row.blocking,
-              IsDouble() ? "" : Passes(row) ? "ok" : "MISSED");
+              IsDouble()    ? ""
+              : Passes(row) ? "ok"
+                            : "MISSED");
   std::fflush(stdout);
 }
 
