@@ -32,6 +32,16 @@ LOCAL_RANK = 3
 INCLUDED = 4
 
 
+def _functions() -> Any:
+    """Returns what has one function per op: TensorFlow's ops, or custom calls where XLA compiles."""
+    if tf.executing_eagerly():
+        return _ops.library()
+    # Not above: gradients of custom calls are made of the functions here.
+    from tfring import _xla, _xla_calls
+
+    return _ops.library() if _xla.context() is None else _xla_calls
+
+
 @functools.cache
 def to_bits(factor: float) -> int:
     """Returns the bit pattern of a float64 as a signed integer."""
@@ -58,7 +68,7 @@ def allreduce(
     """
     world.require_usable()
     return _naming.emit(
-        lambda key, eager: _ops.library().tfring_allreduce(
+        lambda key, eager: _functions().tfring_allreduce(
             tensors=tensors,
             tensor_name=key,
             reduce_op=op,
@@ -86,7 +96,7 @@ def allgather(
     counts = tf.stack([_rows(tensor) for tensor in tensors])[tf.newaxis]
     inputs = [*tensors, counts]
     results = _naming.emit(
-        lambda key, eager: _ops.library().tfring_allgather(
+        lambda key, eager: _functions().tfring_allgather(
             tensors=inputs, tensor_name=key, process_set=process_set, eager=eager
         ),
         name,
@@ -108,7 +118,7 @@ def reducescatter(
     """Reduces each tensor over all ranks; each rank keeps its part of the rows."""
     world.require_usable()
     results = _naming.emit(
-        lambda key, eager: _ops.library().tfring_reducescatter(
+        lambda key, eager: _functions().tfring_reducescatter(
             tensors=tensors,
             tensor_name=key,
             reduce_op=op,
@@ -120,7 +130,7 @@ def reducescatter(
         name,
         process_set=process_set,
     )
-    _set_rows(results, tensors, [_own_rows(tensor, process_set) for tensor in tensors])
+    _set_rows(results, tensors, [own_rows(tensor, process_set) for tensor in tensors])
     return list(results)
 
 
@@ -143,7 +153,7 @@ def alltoall(
     world.require_usable()
 
     def create(key: str, eager: bool) -> list[Any]:
-        received, rows = _ops.library().tfring_alltoall(
+        received, rows = _functions().tfring_alltoall(
             tensors=tensors, splits=splits, tensor_name=key, process_set=process_set, eager=eager
         )
         return [*received, rows]
@@ -160,7 +170,7 @@ def broadcast(
     """Returns the root's tensors on every rank; dtypes may differ."""
     world.require_usable()
     return _naming.emit(
-        lambda key, eager: _ops.library().tfring_broadcast(
+        lambda key, eager: _functions().tfring_broadcast(
             tensors=tensors, tensor_name=key, root=root, process_set=process_set, eager=eager
         ),
         name,
@@ -172,7 +182,7 @@ def barrier(name: str | None = None, process_set: int = 0) -> Any:
     """Waits until every rank is here; returns the op in a graph, None in eager mode."""
     world.require_usable()
     return _naming.emit(
-        lambda key, eager: _ops.library().tfring_barrier(
+        lambda key, eager: _functions().tfring_barrier(
             tensor_name=key, process_set=process_set, eager=eager
         ),
         name,
@@ -185,13 +195,13 @@ def join() -> Any:
     """Contributes to no more collectives; returns the last rank to come, when all have."""
     world.require_usable()
     return _naming.emit(
-        lambda key, _: _ops.library().tfring_join(tensor_name=key), "join", barrier=True
+        lambda key, _: _functions().tfring_join(tensor_name=key), "join", barrier=True
     )
 
 
 def query(question: int, process_set: int = 0, name: str | None = None) -> Any:
     """Returns the answer to a question as an int32 scalar, found when the op runs."""
-    return _ops.library().tfring_query(question=question, process_set=process_set, name=name)
+    return _functions().tfring_query(question=question, process_set=process_set, name=name)
 
 
 class announced(contextlib.AbstractContextManager[None]):
@@ -252,7 +262,7 @@ def _set_rows(results: Sequence[Any], tensors: Sequence[Any], rows: Sequence[int
             result.set_shape([count, *tensor.shape[1:]])
 
 
-def _own_rows(tensor: Any, process_set: int) -> int | None:
+def own_rows(tensor: Any, process_set: int) -> int | None:
     """Returns the rows that this rank keeps; the first ranks get those that are over."""
     if not tensor.shape.rank or tensor.shape[0] is None:
         return None

@@ -216,7 +216,8 @@ def splits(value: Any, process_set: int) -> Any:
         )
     if not tensor.dtype.is_integer:
         raise TypeError(f"`splits` must be whole numbers. Received: splits={_describe(tensor)}")
-    return tf.cast(tensor, tf.int64)[tf.newaxis]
+    # Not by slicing: so its value stays known where it is constant.
+    return tf.stack([tf.cast(tensor, tf.int64)])
 
 
 def size_of(process_set: int) -> int:

@@ -64,44 +64,52 @@ def library() -> Any:
     return ops
 
 
+def prepare_xla() -> None:
+    """Lets functions be traced so that XLA can compile collectives in them, if it can at all."""
+    from tfring import _xla
+
+    _xla.install()
+
+
 def set_world(handle: ctypes.c_void_p | None, reason: str) -> None:
     """Lets the ops use a world, or none for a reason; the former one is then unused."""
-    _adapter().tfring_tf_set_world(handle, reason.encode())
+    adapter().tfring_tf_set_world(handle, reason.encode())
 
 
 def after_fork(reason: str) -> None:
     """Lets ops of a forked child fail with a reason."""
-    _adapter().tfring_tf_after_fork(reason.encode())
+    adapter().tfring_tf_after_fork(reason.encode())
 
 
 def announce_fault(kind: int, name: str, text: str, process_set: int) -> None:
     """Announces a collective with wrong arguments, see `tfring._calls.announce_fault`."""
-    _adapter().tfring_tf_announce_fault(kind, name.encode(), process_set, text.encode())
+    adapter().tfring_tf_announce_fault(kind, name.encode(), process_set, text.encode())
 
 
 def wait_for_faults(timeout: float) -> None:
     """Waits until the peers have met all faults announced here, at most `timeout` seconds."""
-    _adapter().tfring_tf_wait_for_faults(timeout)
+    adapter().tfring_tf_wait_for_faults(timeout)
 
 
 @functools.cache
-def _adapter() -> ctypes.CDLL:
+def adapter() -> ctypes.CDLL:
+    """Returns the op library as ctypes sees it."""
     library()
-    adapter = ctypes.CDLL(_native.library_path(_LIBRARY))
-    adapter.tfring_tf_set_world.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    adapter.tfring_tf_set_world.restype = None
-    adapter.tfring_tf_announce_fault.argtypes = [
+    loaded = ctypes.CDLL(_native.library_path(_LIBRARY))
+    loaded.tfring_tf_set_world.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    loaded.tfring_tf_set_world.restype = None
+    loaded.tfring_tf_announce_fault.argtypes = [
         ctypes.c_int32,
         ctypes.c_char_p,
         ctypes.c_int64,
         ctypes.c_char_p,
     ]
-    adapter.tfring_tf_announce_fault.restype = None
-    adapter.tfring_tf_wait_for_faults.argtypes = [ctypes.c_double]
-    adapter.tfring_tf_wait_for_faults.restype = None
-    adapter.tfring_tf_after_fork.argtypes = [ctypes.c_char_p]
-    adapter.tfring_tf_after_fork.restype = None
-    return adapter
+    loaded.tfring_tf_announce_fault.restype = None
+    loaded.tfring_tf_wait_for_faults.argtypes = [ctypes.c_double]
+    loaded.tfring_tf_wait_for_faults.restype = None
+    loaded.tfring_tf_after_fork.argtypes = [ctypes.c_char_p]
+    loaded.tfring_tf_after_fork.restype = None
+    return loaded
 
 
 def _show_thread_budget(tf: Any) -> None:

@@ -433,6 +433,7 @@ def _create(identity: _identity.Identity, settings: _settings.Settings) -> _Worl
     from tfring import _ops
 
     _ops.library()
+    _ops.prepare_xla()
     _hook_process()
     config = _config(identity, settings, f"{identity.job}/{_process.attempts}")
     handle, info = c_void_p(), _native.Info()

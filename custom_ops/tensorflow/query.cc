@@ -1,4 +1,6 @@
 // The op that asks about ranks when it runs; it waits for nobody.
+#include "custom_ops/tensorflow/query.h"
+
 #include <cstdint>
 #include <memory>
 
@@ -8,37 +10,6 @@
 #include "tensorflow/c/kernels.h"
 
 namespace tfring {
-namespace {
-
-// Numbers are those of tfring/_calls.py.
-enum Question : int64_t {
-  kSize = 0,
-  kRank = 1,
-  kLocalSize = 2,
-  kLocalRank = 3,
-  kIncluded = 4,
-};
-
-struct Query {
-  int64_t question = kSize;
-  int64_t process_set = 0;
-};
-
-void* CreateQuery(TF_OpKernelConstruction* construction) {
-  auto query = std::make_unique<Query>();
-  const ScopedStatus status = NewStatus();
-  TF_OpKernelConstruction_GetAttrInt64(construction, "question",
-                                       &query->question, status.get());
-  if (Ok(status)) {
-    TF_OpKernelConstruction_GetAttrInt64(construction, "process_set",
-                                         &query->process_set, status.get());
-  }
-  if (!Ok(status)) {
-    TF_OpKernelConstruction_Failure(construction, status.get());
-    return nullptr;
-  }
-  return query.release();
-}
 
 int Ask(tfr_world* world, const Query& query, int32_t* answer,
         tfr_error* error) {
@@ -66,6 +37,24 @@ int Ask(tfr_world* world, const Query& query, int32_t* answer,
       *answer = rank >= 0 ? 1 : 0;
   }
   return TFR_OK;
+}
+
+namespace {
+
+void* CreateQuery(TF_OpKernelConstruction* construction) {
+  auto query = std::make_unique<Query>();
+  const ScopedStatus status = NewStatus();
+  TF_OpKernelConstruction_GetAttrInt64(construction, "question",
+                                       &query->question, status.get());
+  if (Ok(status)) {
+    TF_OpKernelConstruction_GetAttrInt64(construction, "process_set",
+                                         &query->process_set, status.get());
+  }
+  if (!Ok(status)) {
+    TF_OpKernelConstruction_Failure(construction, status.get());
+    return nullptr;
+  }
+  return query.release();
 }
 
 void ComputeQuery(void* kernel, TF_OpKernelContext* context) {

@@ -1,0 +1,74 @@
+// What a custom call of XLA is told by its backend_config, a line of numbers
+// that tfring/_xla_module.py writes:
+//
+//   kind process_set reduce_op root prescale postscale wire_dtype tensors
+//   then for each tensor: dtype ndims dim...   (-1: see XlaCall::dims_operand)
+//   and at last the name, two hexadecimal digits for each byte.
+//
+// Factors are float64 bit patterns.
+#ifndef TFRING_TENSORFLOW_XLA_CALL_H_
+#define TFRING_TENSORFLOW_XLA_CALL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "custom_ops/core/tfring.h"
+
+namespace tfring {
+
+// Kinds that are no collectives.
+constexpr int32_t kXlaProbe = 1000;       // succeeds
+constexpr int32_t kXlaProbeFails = 1001;  // fails as if a peer were lost
+constexpr int32_t kXlaFirstQuery = 1100;  // plus a question of query.h
+
+struct XlaTensor {
+  int32_t dtype = 0;
+  std::vector<int64_t> dims;
+
+  size_t bytes(int64_t rows) const;  // with that many rows, or as a scalar
+  size_t bytes() const;
+};
+
+struct XlaCall {
+  int32_t kind = 0;
+  int64_t process_set = 0;
+  int32_t reduce_op = 0;
+  int32_t root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int32_t wire_dtype = 0;
+  std::vector<XlaTensor> tensors;
+  std::string name;
+  // Some dimensions were not known when the program was traced: the operand
+  // after the token holds all of them, as int32.
+  bool dims_operand = false;
+
+  // False: no such line.
+  bool Parse(const char* text, size_t size);
+  // Takes over the dimensions from the operand.
+  void SetDims(const int32_t* dims);
+  size_t dim_count() const;
+};
+
+// Operands and results in host memory, and what became of them.
+struct XlaBuffers {
+  std::vector<const void*> inputs;  // one per tensor
+  std::vector<void*> outputs;       // one per tensor; a query has one, too
+};
+
+// Runs the call and waits for it. Returns a tfr_code; `*text` is the reason.
+int RunXlaCall(const XlaCall& call, const XlaBuffers& buffers,
+               std::string* text);
+
+// Sizes of the results in bytes. Returns a tfr_code.
+int XlaResultSizes(const XlaCall& call, std::vector<size_t>* sizes,
+                   std::string* text);
+
+// `text` with a mark by which tfring/_xla_errors.py knows the class of error.
+std::string MarkedError(int code, const std::string& text);
+
+}  // namespace tfring
+
+#endif  // TFRING_TENSORFLOW_XLA_CALL_H_

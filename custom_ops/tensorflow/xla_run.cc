@@ -1,0 +1,264 @@
+// The collective inside a custom call: hands the request to the engine and
+// waits, since XLA takes the results for granted when the call returns. The
+// calling thread is one of XLA's; calls of one program are a chain, so it holds
+// one of them at most.
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "custom_ops/tensorflow/query.h"
+#include "custom_ops/tensorflow/world_holder.h"
+#include "custom_ops/tensorflow/xla_call.h"
+
+namespace tfring {
+namespace {
+
+// The engine takes NULL for "not there", XLA may give it for "empty".
+void* NotNull(const void* data) {
+  static char empty;
+  return data == nullptr ? &empty : const_cast<void*>(data);
+}
+
+bool KeepsShapes(int32_t kind) {
+  return kind == TFR_ALLREDUCE || kind == TFR_BROADCAST;
+}
+
+// Rows of result i as the program has been compiled.
+int64_t ExpectedRows(const XlaCall& call, size_t i, int32_t size,
+                     int32_t rank) {
+  const std::vector<int64_t>& dims = call.tensors[i].dims;
+  const int64_t rows = dims.empty() ? 0 : dims[0];
+  if (call.kind == TFR_ALLGATHER) return rows * size;
+  if (call.kind != TFR_REDUCESCATTER) return rows;
+  return rows / size + (rank < rows % size ? 1 : 0);
+}
+
+int PlaceIn(int64_t process_set, int32_t* size, int32_t* rank,
+            tfr_error* error) {
+  return CurrentWorld().With(
+      [&](tfr_world* world) {
+        return tfr_process_set_info(world, process_set, size, rank, error);
+      },
+      error);
+}
+
+class Run {
+ public:
+  Run(const XlaCall& call, const XlaBuffers& buffers)
+      : call_(call), buffers_(buffers), scratch_(call.tensors.size()) {}
+
+  int Go(std::string* text) {
+    tfr_error error = {};
+    if (CurrentWorld().With(
+            [&](tfr_world* world) { return Submit(world, &error); }, &error) !=
+        TFR_OK) {
+      *text = error.text;
+      return error.code;
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    ended_.wait(lock, [this] { return done_; });
+    if (error_.code == TFR_OK) {
+      if (!RowsFit(text)) return TFR_INVALID_ARGUMENT;
+      return TFR_OK;
+    }
+    *text = error_.text;
+    return error_.code;
+  }
+
+ private:
+  int Submit(tfr_world* world, tfr_error* error) {
+    const int code =
+        tfr_process_set_info(world, call_.process_set, &size_, &rank_, error);
+    if (code != TFR_OK) return code;
+    std::vector<tfr_tensor> tensors(call_.tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = Describe(i);
+    if (call_.kind == TFR_ALLTOALL) counts_.resize(tensors.size() * size_);
+    tfr_request request = {};
+    request.name = call_.name.c_str();
+    request.kind = call_.kind;
+    request.process_set = call_.process_set;
+    request.reduce_op = call_.reduce_op;
+    request.root = call_.root;
+    request.tensor_count = static_cast<int32_t>(tensors.size());
+    request.tensors = tensors.data();
+    request.prescale = call_.prescale;
+    request.postscale = call_.postscale;
+    request.wire_dtype = call_.wire_dtype;
+    request.counts = counts_.empty() ? nullptr : counts_.data();
+    request.allocate = [](void* user, int32_t tensor, int64_t rows) {
+      return static_cast<Run*>(user)->Allocate(tensor, rows);
+    };
+    request.done = [](void* user, const tfr_error* done) {
+      static_cast<Run*>(user)->Done(done);
+    };
+    request.user = this;
+    request.patience = TFR_LINGER;
+    return tfr_submit(world, &request, error);
+  }
+
+  tfr_tensor Describe(size_t i) const {
+    const XlaTensor& tensor = call_.tensors[i];
+    tfr_tensor described = {};
+    described.input = NotNull(buffers_.inputs[i]);
+    if (KeepsShapes(call_.kind)) {
+      described.output = NotNull(buffers_.outputs[i]);
+    }
+    described.dims = tensor.dims.data();
+    described.ndims = static_cast<int32_t>(tensor.dims.size());
+    described.dtype = tensor.dtype;
+    return described;
+  }
+
+  // Where ranks do not fit, the collective still ends well: all of them then
+  // know it, and say the same.
+  void* Allocate(int32_t i, int64_t rows) {
+    if (rows == ExpectedRows(call_, i, size_, rank_))
+      return NotNull(buffers_.outputs[i]);
+    scratch_[i].reset(new (std::nothrow) char[call_.tensors[i].bytes(rows)]);
+    return scratch_[i].get();
+  }
+
+  void Done(const tfr_error* error) {
+    // Under the lock to the end: the waiter frees this as soon as it has it.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    error_ = *error;
+    done_ = true;
+    ended_.notify_one();
+  }
+
+  bool RowsFit(std::string* text) const {
+    if (call_.kind == TFR_ALLGATHER) return GatheredFit(text);
+    if (call_.kind != TFR_ALLTOALL) return true;
+    for (size_t i = 0; i < call_.tensors.size(); ++i) {
+      for (int32_t r = 0; r < size_; ++r) {
+        if (counts_[i * size_ + r] * size_ == call_.tensors[i].dims[0])
+          continue;
+        std::vector<int64_t> rows(size_);
+        for (int32_t k = 0; k < size_; ++k) {
+          rows[k] = counts_[i * size_ + k] * size_;
+        }
+        *text = Uneven("alltoall", rows);
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // The last tensor of an allgather is each rank's numbers of rows.
+  bool GatheredFit(std::string* text) const {
+    const size_t last = call_.tensors.size() - 1;
+    const auto* rows = static_cast<const int64_t*>(buffers_.outputs[last]);
+    for (size_t i = 0; i < last; ++i) {
+      std::vector<int64_t> of(size_);
+      bool fits = true;
+      for (int32_t r = 0; r < size_; ++r) {
+        of[r] = rows[r * last + i];
+        fits = fits && of[r] == call_.tensors[i].dims[0];
+      }
+      if (fits) continue;
+      *text = Uneven("allgather", of);
+      return false;
+    }
+    return true;
+  }
+
+  std::string Uneven(const char* what, const std::vector<int64_t>& rows) const {
+    std::string text = std::string(
+                           "`tensor` must have the same first "
+                           "dimension on all ranks where ") +
+                       what + " is compiled by XLA (" + call_.name +
+                       "). Received: first dimensions ";
+    for (size_t r = 0; r < rows.size(); ++r) {
+      text += (r == 0 ? "" : ", ") + std::to_string(rows[r]);
+    }
+    return text +
+           ", by rank. Pad the tensors, or leave jit_compile out (False).";
+  }
+
+  const XlaCall& call_;
+  const XlaBuffers& buffers_;
+  std::vector<std::unique_ptr<char[]>> scratch_;
+  std::vector<int64_t> counts_;
+  int32_t size_ = 0;
+  int32_t rank_ = 0;  // place in the process set
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+  tfr_error error_ = {};
+};
+
+int Answer(const XlaCall& call, void* output, std::string* text) {
+  const Query query{call.kind - kXlaFirstQuery, call.process_set};
+  tfr_error error = {};
+  int32_t answer = 0;
+  const int code = CurrentWorld().With(
+      [&](tfr_world* world) { return Ask(world, query, &answer, &error); },
+      &error);
+  std::memcpy(output, &answer, sizeof(answer));
+  *text = error.text;
+  return code;
+}
+
+const char* NameOf(int code) {
+  switch (code) {
+    case TFR_CANCELLED:
+      return "CANCELLED";
+    case TFR_INVALID_ARGUMENT:
+      return "INVALID_ARGUMENT";
+    case TFR_DEADLINE_EXCEEDED:
+      return "DEADLINE_EXCEEDED";
+    case TFR_NOT_FOUND:
+      return "NOT_FOUND";
+    case TFR_RESOURCE_EXHAUSTED:
+      return "RESOURCE_EXHAUSTED";
+    case TFR_FAILED_PRECONDITION:
+      return "FAILED_PRECONDITION";
+    case TFR_UNAVAILABLE:
+      return "ABORTED";  // as in pending_call.cc
+    default:
+      return "INTERNAL";
+  }
+}
+
+}  // namespace
+
+int RunXlaCall(const XlaCall& call, const XlaBuffers& buffers,
+               std::string* text) {
+  if (call.kind == kXlaProbe) return TFR_OK;
+  if (call.kind == kXlaProbeFails) {
+    *text = "a probe's error";
+    return TFR_UNAVAILABLE;
+  }
+  if (call.kind >= kXlaFirstQuery) {
+    return Answer(call, buffers.outputs[0], text);
+  }
+  return Run(call, buffers).Go(text);
+}
+
+int XlaResultSizes(const XlaCall& call, std::vector<size_t>* sizes,
+                   std::string* text) {
+  sizes->clear();
+  if (call.kind >= kXlaFirstQuery) sizes->push_back(sizeof(int32_t));
+  int32_t size = 0;
+  int32_t rank = 0;
+  tfr_error error = {};
+  if (!call.tensors.empty() &&
+      PlaceIn(call.process_set, &size, &rank, &error) != TFR_OK) {
+    *text = error.text;
+    return error.code;
+  }
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    sizes->push_back(call.tensors[i].bytes(ExpectedRows(call, i, size, rank)));
+  }
+  return TFR_OK;
+}
+
+std::string MarkedError(int code, const std::string& text) {
+  return text + " [tfring: " + NameOf(code) + "]";
+}
+
+}  // namespace tfring
