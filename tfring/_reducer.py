@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _plan, _reproducible, _slices, _sparse, collectives, objects, world
+from tfring import _plan, _reproducible, _slices, _sparse, _xla, collectives, objects, world
 from tfring._options import Options, key, label, owner, unwrapped
 from tfring.compression import Compression, Compressor, wire_of
 from tfring.constants import Adasum
@@ -231,7 +231,9 @@ class Reducer:
             return _plan.Kind.ABSENT
         if is_reduced(gradient):
             return _plan.Kind.REDUCED
-        if isinstance(gradient, tf.IndexedSlices) and not self._densify:
+        # How many rows there are is not known when XLA compiles.
+        is_dense = self._densify or _xla.context() is not None
+        if isinstance(gradient, tf.IndexedSlices) and not is_dense:
             return _plan.Kind.SPARSE
         return _plan.Kind.DENSE
 

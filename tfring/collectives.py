@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _calls, _checks, _eager, _slices
+from tfring import _calls, _checks, _eager, _slices, _xla
 from tfring import _gradients as _gradients
 from tfring._autograph import as_it_stands
 from tfring._gathers import (
@@ -235,7 +235,9 @@ def _checked_slices(slices: Any, op: int, group: int) -> Any:
         )
     values, indices = _checks.rows(slices.values), _checks.rows(slices.indices)
     _checks.reducible(values, op, group)
-    return _slices.merge_duplicates(tf.IndexedSlices(values, indices, slices.dense_shape))
+    checked = tf.IndexedSlices(values, indices, slices.dense_shape)
+    # How many indices differ is not known when XLA compiles: there, all rows travel.
+    return checked if _xla.context() is not None else _slices.merge_duplicates(checked)
 
 
 def _reduce_dense(
