@@ -92,8 +92,12 @@ def unusable() -> str:
         return missing
     from tfring import _xla_probe
 
-    with tf.init_scope():
-        return _xla_probe.failure()
+    # A thread of its own is in no graph; `init_scope` leaves traces of the outer one.
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(_xla_probe.failure()))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def require() -> None:

@@ -217,10 +217,23 @@ def _chain() -> tuple[Any, Any]:
         setattr(context, _TOKEN, token)
     if not hasattr(graph, _ORDERED):
         # A resource that an op other than a read takes: to TensorFlow, written.
-        setattr(graph, _ORDERED, tf.raw_ops.VarIsInitializedOp(resource=_order()))
+        order = tf.raw_ops.VarIsInitializedOp(resource=_captured(_order(), graph))
+        setattr(graph, _ORDERED, order)
         # Functions keep traces by the context's id, which must not be used again.
         setattr(graph, _KEPT, context)
-    return graph, token
+    return graph, _captured(token, graph)
+
+
+def _captured(handle: Any, graph: Any) -> Any:
+    """Returns an eager handle as a graph sees it.
+
+    Branches and bodies get it from the graph around them: TensorFlow cannot make the gradient of a
+    branch that has taken it from eager mode by itself.
+    """
+    if not hasattr(graph, "capture"):
+        return handle
+    is_branch_or_body = type(graph).__name__ != "FuncGraph"
+    return graph.capture(_captured(handle, graph.outer_graph) if is_branch_or_body else handle)
 
 
 def _variable() -> Any:
