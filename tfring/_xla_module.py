@@ -154,7 +154,9 @@ def _dimensions(
                 f"%d{i}_{d} = stablehlo.get_dimension_size %a{i}, dim = {d} : "
                 f"({_type(tensor)}) -> tensor<i32>"
             )
-            lines.append(f"%e{i}_{d} = stablehlo.reshape %d{i}_{d} : (tensor<i32>) -> tensor<1xi32>")
+            lines.append(
+                f"%e{i}_{d} = stablehlo.reshape %d{i}_{d} : (tensor<i32>) -> tensor<1xi32>"
+            )
     every = [f"%e{i}_{d}" for i, tensor in enumerate(operands) for d in range(len(tensor.dims))]
     lines.append(_joined("%dims", every))
     extra.append(("%dims", f"tensor<{len(every)}xi32>"))

@@ -19,13 +19,16 @@ keras.utils.set_random_seed(1)
 mode = sys.argv[1]
 x = tf.ones([1000])
 model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
-model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())
+model.compile(optimizer, "mse", jit_compile=mode == "compiled fit")
 data = np.ones([8, 4], "float32"), np.ones([8, 1], "float32")
 steps = {
     "eager": lambda: hvd.allreduce(x),
     "graph": tf.function(lambda: hvd.allreduce(x)),
+    "compiled": tf.function(lambda: hvd.allreduce(x), jit_compile=True),
     "object": lambda: hvd.broadcast_object(1),
     "fit": lambda: model.fit(*data, verbose=0),
+    "compiled fit": lambda: model.fit(*data, verbose=0),
 }
 step = steps[mode]
 step()
@@ -43,7 +46,7 @@ print("DOWN", time.monotonic() - begin < 20, flush=True)
 """
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph", "object", "fit"])
+@pytest.mark.parametrize("mode", ["eager", "graph", "compiled", "object", "fit", "compiled fit"])
 def test_the_error_names_the_rank_and_comes_soon(launcher: Launcher, mode: str) -> None:
     log = launcher.folder / "log"
     script = launcher.script(WORKER)

@@ -1,0 +1,175 @@
+"""What XLA needs to know of tfring, in a world of one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfring as hvd
+from tfring import _xla, _xla_keras, _xla_module, _xla_probe
+from tfring._xla_module import Result, Tensor
+
+pytestmark = pytest.mark.usefixtures("world")
+
+
+def test_this_tensorflow_can() -> None:
+    assert _xla.unusable() == ""
+
+
+def test_the_probe_finds_a_trace_that_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorflow.python.ops import control_flow_ops
+
+    of = control_flow_ops.XLAControlFlowContext
+    monkeypatch.setattr(of, "RequiresUniqueFunctionRetracing", lambda _: False)
+    assert "traced for XLA" in _xla_probe.failure()
+
+
+def test_the_probe_finds_an_error_without_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_xla, "_KINDS", {})
+    assert "changed its class to InternalError" in _xla_probe.failure()
+
+
+def test_an_error_that_is_not_ours_stays_as_it_is() -> None:
+    error = tf.errors.InternalError(None, None, "something else [tfring]")
+    assert type(error) is tf.errors.InternalError
+    assert error.message == "something else [tfring]"
+
+
+def test_a_function_knows_whether_xla_compiles_it() -> None:
+    seen = []
+
+    def look() -> tf.Tensor:
+        seen.append(_xla.context() is not None)
+        return tf.constant(1)
+
+    look()
+    tf.function(look)()
+    tf.function(look, jit_compile=True)()
+    tf.function(
+        lambda: tf.while_loop(lambda i: i < 1, lambda i: i + look(), [0]), jit_compile=True
+    )()
+    assert seen == [False, False, True, True]
+
+
+def test_nothing_is_folded_merged_or_dropped() -> None:
+    before = hvd.stats()["collectives"]
+
+    @tf.function(jit_compile=True)
+    def function() -> tf.Tensor:
+        hvd.allreduce(tf.constant(1.0), name="unused")
+        return hvd.allreduce(tf.constant(1.0), name="a") + hvd.allreduce(tf.constant(1.0), name="b")
+
+    for _ in range(3):
+        assert float(function()) == 2.0
+    assert hvd.stats()["collectives"] - before == 9
+
+
+def test_names_may_be_any_text() -> None:
+    name = 'quotes " and \\ lines\n and ü'
+    result = tf.function(lambda: hvd.allreduce(2.0, name=name), jit_compile=True)()
+    assert float(result) == 2.0
+
+
+def test_after_shutdown_a_compiled_function_says_so() -> None:
+    function = tf.function(lambda x: hvd.allreduce(x), jit_compile=True)
+    function(tf.ones([2]))
+    hvd.shutdown()
+    with pytest.raises(tf.errors.FailedPreconditionError, match="init"):
+        function(tf.ones([2]))
+    hvd.init()
+    np.testing.assert_array_equal(function(tf.ones([2])), [1, 1])
+
+
+def test_works_in_place_what_is_not_needed_otherwise() -> None:
+    function = tf.function(lambda x: hvd.allreduce(x * 2.0), jit_compile=True)
+    ir = function.experimental_get_compiler_ir(tf.ones([8]))(stage="optimized_hlo")
+    assert "output_to_operand_aliasing={{0}: (0, {})" in ir
+    assert "copy(" not in ir.replace("copy-", "")
+
+
+def test_module_of_known_shapes() -> None:
+    operands = [Tensor(tf.float32, (2, 3)), Tensor(tf.bool, ())]
+    text = _xla_module.text(operands, [Result(x, i) for i, x in enumerate(operands)], "1 2")
+    assert "(tensor<2x3xf32>, tensor<i1>, tensor<f32>)" in text
+    assert "uses_shape_polymorphism" not in text
+
+
+def test_module_of_unknown_shapes() -> None:
+    operand = Tensor(tf.int8, (None, 3))
+    text = _xla_module.text([operand], [Result(operand, 0, times=4)], "1 2")
+    assert "tensor<?x3xi8>" in text
+    assert "uses_shape_polymorphism" in text
+    assert "stablehlo.multiply" in text
+
+
+def test_an_unknown_number_of_dimensions_is_a_clear_error() -> None:
+    signature = [tf.TensorSpec(None)]
+    function = tf.function(hvd.allreduce, jit_compile=True, input_signature=signature)
+    with pytest.raises(ValueError, match="known number of dimensions"):
+        function(tf.ones([2]))
+
+
+@pytest.fixture
+def cannot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(_xla, "unusable", lambda: "a hook is missing")
+    _xla_keras._warn.cache_clear()
+    yield
+    _xla_keras._warn.cache_clear()
+
+
+def model(**arguments: Any) -> Any:
+    made = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    made.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse", **arguments)
+    return made
+
+
+@pytest.mark.usefixtures("cannot")
+def test_compile_falls_back_with_one_warning() -> None:
+    with pytest.warns(UserWarning, match="a hook is missing") as caught:
+        made = [model(jit_compile=True) for _ in range(2)]
+    assert len(caught) == 1
+    assert not any(m.jit_compile for m in made)
+    made[0].fit(np.ones([4, 1]), np.ones([4, 1]), verbose=0)
+
+
+@pytest.mark.usefixtures("cannot")
+def test_a_function_says_why_it_cannot_be_compiled() -> None:
+    function = tf.function(lambda: hvd.allreduce(1.0), jit_compile=True)
+    with pytest.raises(RuntimeError, match="a hook is missing.*jit_compile=False"):
+        function()
+
+
+@pytest.mark.usefixtures("cannot")
+def test_a_model_without_collectives_is_left_alone() -> None:
+    made = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.compile("sgd", "mse", jit_compile=True)
+    assert made.jit_compile
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_auto_with_a_gpu(
+    usable: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if not usable:
+        request.getfixturevalue("cannot")
+    listed = tf.config.list_physical_devices
+    gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+    monkeypatch.setattr(
+        tf.config,
+        "list_physical_devices",
+        lambda kind=None: [gpu] if kind == "GPU" else listed(kind),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = model(jit_compile="auto")
+    assert made.jit_compile == usable
+    made.fit(np.ones([4, 1]), np.ones([4, 1]), verbose=0)
