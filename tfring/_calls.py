@@ -33,7 +33,7 @@ INCLUDED = 4
 
 
 def _functions() -> Any:
-    """Returns what has one function per op: TensorFlow's ops, or custom calls where XLA compiles."""
+    """Returns what has one function per op: TensorFlow's ops, or custom calls for XLA."""
     if tf.executing_eagerly():
         return _ops.library()
     # Not above: gradients of custom calls are made of the functions here.

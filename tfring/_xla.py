@@ -159,7 +159,7 @@ def _install_kinds() -> None:
 
 @functools.cache
 def _both(name: str) -> tuple[type, int]:
-    """Returns a class that is of a kind, and still of the one that Python was told, and its code."""
+    """Returns a class that is of a kind and of the one that Python was told, and its code."""
     kind = _KINDS[name]
     both = type(kind.__name__, (kind, tf.errors.InternalError), {"__module__": kind.__module__})
     return both, kind(None, None, "").error_code

@@ -10,36 +10,37 @@ from typing import Any
 
 from tfring import _xla
 
-_INSTALLED = "_tfring_jit_checked"
+_stocks: dict[ModuleType, property] = {}
 
 
 def install(keras: ModuleType, is_distributed: Callable[[Any], bool]) -> None:
-    """Lets `compile` fall back to `jit_compile=False` where collectives cannot be compiled.
+    """Lets a model's `jit_compile` be False where collectives cannot be compiled.
 
-    Keras turns XLA on by itself as soon as a GPU is visible. `jit_compile` is read when the first
-    batch comes, so it is looked at once `compile` is done. Once per process.
+    Keras turns XLA on by itself as soon as a GPU is visible. It asks the property when the first
+    batch comes; `compile` may have been looked up before this is called, in one line with
+    `DistributedOptimizer`, so it is no place to step in. Once per process.
 
     Args:
-        keras: The module: Keras 3, or Keras 2 (`tf_keras`).
+        keras: Keras 3. (Keras 2 does not turn XLA on by itself.)
         is_distributed: Says whether an optimizer's steps hold collectives.
     """
-    stock = keras.Model.compile
-    if getattr(stock, _INSTALLED, False):
+    stock = getattr(keras.Model, "jit_compile", None)
+    if keras in _stocks or not isinstance(stock, property) or stock.fget is None:
         return
+    get = stock.fget
 
-    @functools.wraps(stock)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = stock(self, *args, **kwargs)
-        if not getattr(self, "jit_compile", False) or not is_distributed(self.optimizer):
-            return result
+    def jit_compile(self: Any) -> Any:
+        """Whether XLA compiles the model's functions."""
+        value = get(self)
+        if not value or not is_distributed(getattr(self, "optimizer", None)):
+            return value
         reason = _xla.unusable()
         if reason:
-            self.jit_compile = False
             _warn(reason)
-        return result
+        return False if reason else value
 
-    setattr(compile, _INSTALLED, True)
-    keras.Model.compile = compile
+    _stocks[keras] = stock
+    keras.Model.jit_compile = property(jit_compile, stock.fset, stock.fdel, stock.__doc__)
 
 
 @functools.cache

@@ -81,7 +81,7 @@ def config(
     postscale_bits: int = 0,
     wire_dtype: int = 0,
 ) -> str:
-    """Returns what the call is told, in the form that custom_ops/tensorflow/xla_call.h describes."""
+    """Returns what the call is told; custom_ops/tensorflow/xla_call.h describes the form."""
     numbers = [kind, process_set, reduce_op, root, prescale_bits, postscale_bits, wire_dtype]
     numbers.append(len(tensors))
     for tensor in tensors:
