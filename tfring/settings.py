@@ -318,7 +318,7 @@ IGNORED: dict[tuple[str, ...], str] = {
         "Collectives of GPU tensors are asynchronous, and NVTX is not used."
     ),
     ("HOROVOD_DISABLE_GROUP_FUSION",): "A group is one collective, never mixed with others.",
-    ("HOROVOD_ENABLE_XLA_OPS",): "There are no XLA operations yet; use `jit_compile=False`.",
+    ("HOROVOD_ENABLE_XLA_OPS",): "Collectives work in functions that XLA compiles without it.",
     ("HOROVOD_ELASTIC", "HOROVOD_ELASTIC_TIMEOUT"): (
         "A job does not change its size; `size_op()` asks at run time."
     ),
