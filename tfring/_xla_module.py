@@ -5,8 +5,8 @@ An example, an allreduce of a matrix whose number of rows is not known when it i
     module attributes {jax.uses_shape_polymorphism = true} {
       func.func public @main(%0: tensor<?x4xf32>, %token: tensor<f32>) -> (...) {
         ... %dims holds the dimensions, found when XLA compiles
-        %r:2 = stablehlo.custom_call @tfring_collective(%0, %token, %dims, ...) {
-          has_side_effect = true, api_version = 3 : i32, backend_config = "1 0 1 ...",
+        %r:2 = stablehlo.custom_call @tfring_collective(%config, %0, %token, %dims, ...) {
+          has_side_effect = true, api_version = 3 : i32,
           output_operand_aliases = [...]} : (...)
         return %r#0, %r#1
 
@@ -25,6 +25,7 @@ import tensorflow as tf
 
 TARGET = "tfring_collective"
 _TOKEN = "tensor<f32>"
+_SIZE_DIGITS = 8
 
 _TYPES = {
     tf.float16: "f16",
@@ -87,11 +88,12 @@ def config(
     for tensor in tensors:
         dims = [-1 if dim is None else dim for dim in tensor.dims]
         numbers += [tensor.dtype.as_datatype_enum, len(dims), *dims]
-    return " ".join(map(str, numbers)) + " " + name.encode().hex()
+    line = " ".join(map(str, numbers)) + " " + name.encode().hex()
+    return f"{len(line) + _SIZE_DIGITS + 1:0{_SIZE_DIGITS}} {line}"
 
 
-def text(operands: Sequence[Tensor], results: Sequence[Result], backend_config: str) -> str:
-    """Returns the module; its last operand and result are the token."""
+def text(operands: Sequence[Tensor], results: Sequence[Result], line: str) -> str:
+    """Returns the module; `line` is what `config` made. The last operand and result: the token."""
     names = [f"%a{i}" for i in range(len(operands))]
     types = [_type(tensor) for tensor in operands]
     returned = [*(_type(result.tensor) for result in results), _TOKEN]
@@ -100,12 +102,14 @@ def text(operands: Sequence[Tensor], results: Sequence[Result], backend_config: 
     attributes = [
         "has_side_effect = true",
         "api_version = 3 : i32",
-        f'backend_config = "{backend_config}"',
         f"output_operand_aliases = [{', '.join(_aliases(results, len(operands)))}]",
         *attributes,
     ]
-    sent = [*names, "%token", *(name for name, _ in extra)]
-    signature = [*types, _TOKEN, *(kind for _, kind in extra)]
+    told = f"{line}\0".encode()
+    kind = f"tensor<{len(told)}xui8>"
+    lines = [f'%config = stablehlo.constant dense<"0x{told.hex()}"> : {kind}', *lines]
+    sent = ["%config", *names, "%token", *(name for name, _ in extra)]
+    signature = [kind, *types, _TOKEN, *(of for _, of in extra)]
     arguments = ", ".join(f"{n}: {t}" for n, t in zip(names, types, strict=True))
     arguments = f"{arguments}, %token: {_TOKEN}" if arguments else f"%token: {_TOKEN}"
     count = len(returned)
@@ -133,12 +137,12 @@ def _type(tensor: Tensor) -> str:
 
 def _aliases(results: Sequence[Result], token: int) -> list[str]:
     """In place: the results that say so, and the token."""
-    pairs = [(i, result.source) for i, result in enumerate(results) if result.in_place]
-    pairs.append((len(results), token))
+    pairs = [(i, result.source or 0) for i, result in enumerate(results) if result.in_place]
+    pairs.append((len(results), token))  # behind the line, which is operand 0
     # A single result is no tuple.
     return [
         "#stablehlo.output_operand_alias<output_tuple_indices = "
-        f"[{i if results else ''}], operand_index = {operand}, operand_tuple_indices = []>"
+        f"[{i if results else ''}], operand_index = {operand + 1}, operand_tuple_indices = []>"
         for i, operand in pairs
     ]
 
@@ -165,7 +169,7 @@ def _dimensions(
         extra.append((f"%shape{j}", f"tensor<{len(result.tensor.dims)}xi32>"))
     lines.append("%scalar = stablehlo.constant dense<> : tensor<0xi32>")
     extra.append(("%scalar", "tensor<0xi32>"))
-    first = len(operands) + 2
+    first = len(operands) + 3
     places = list(range(first, first + len(results) + 1))
     attribute = f"indices_of_shape_operands = dense<{places}> : tensor<{len(places)}xi64>"
     return lines, extra, [attribute]

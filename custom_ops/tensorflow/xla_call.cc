@@ -66,6 +66,7 @@ size_t XlaTensor::bytes(int64_t rows) const {
 
 bool XlaCall::Parse(const char* text, size_t size) {
   Reader reader(text, size);
+  reader.Int();  // the size
   kind = static_cast<int32_t>(reader.Int());
   process_set = reader.Int();
   reduce_op = static_cast<int32_t>(reader.Int());

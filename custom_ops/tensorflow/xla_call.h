@@ -1,11 +1,14 @@
-// What a custom call of XLA is told by its backend_config, a line of numbers
-// that tfring/_xla_module.py writes:
+// What a custom call of XLA is told by its first operand, a line of text that
+// tfring/_xla_module.py writes and that ends with a zero byte. (Not by its
+// backend_config: passes of XLA, in TensorFlow 2.16 for one, read that as
+// JSON.)
 //
-//   kind process_set reduce_op root prescale postscale wire_dtype tensors
+//   size kind process_set reduce_op root prescale postscale wire_dtype tensors
 //   then for each tensor: dtype ndims dim...   (-1: see XlaCall::dims_operand)
 //   and at last the name, two hexadecimal digits for each byte.
 //
-// Factors are float64 bit patterns.
+// `size`: of the line, kXlaSizeDigits digits, so that it can be fetched from a
+// device. Factors are float64 bit patterns.
 #ifndef TFRING_TENSORFLOW_XLA_CALL_H_
 #define TFRING_TENSORFLOW_XLA_CALL_H_
 
@@ -17,6 +20,8 @@
 #include "custom_ops/core/tfring.h"
 
 namespace tfring {
+
+constexpr size_t kXlaSizeDigits = 8;
 
 // Kinds that are no collectives.
 constexpr int32_t kXlaProbe = 1000;       // succeeds

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,20 @@ class Staging {
   void* const stream_;
 };
 
+// Reads what the call is told; false: it cannot.
+bool Read(const void* config, Staging* staging, XlaCall* call,
+          int* cuda_error) {
+  std::vector<char> line;
+  *cuda_error = staging->Fetch(config, kXlaSizeDigits, &line);
+  if (*cuda_error == 0) *cuda_error = staging->Wait();
+  if (*cuda_error != 0) return false;
+  const std::string digits(line.begin(), line.end());
+  const size_t size = std::strtoull(digits.c_str(), nullptr, 10);
+  *cuda_error = staging->Fetch(config, size, &line);
+  if (*cuda_error == 0) *cuda_error = staging->Wait();
+  return *cuda_error == 0 && call->Parse(line.data(), size);
+}
+
 // Returns a tfr_code.
 int RunStaged(XlaCall* call, Staging* staging, void** buffers, int* cuda_error,
               std::string* text) {
@@ -102,7 +117,7 @@ int RunStaged(XlaCall* call, Staging* staging, void** buffers, int* cuda_error,
 
 }  // namespace
 
-void XlaGpuTarget(void* stream, void** buffers, const char* config, size_t size,
+void XlaGpuTarget(void* stream, void** buffers, const char*, size_t,
                   XlaStatus* status) {
   static const Cuda cuda;
   XlaCall call;
@@ -111,11 +126,13 @@ void XlaGpuTarget(void* stream, void** buffers, const char* config, size_t size,
   int cuda_error = 0;
   if (cuda.copy == nullptr) {
     text = "tfring found no CUDA run-time (libcudart.so.12) in this process";
-  } else if (!call.Parse(config, size)) {
-    text = "tfring cannot read its custom call";
   } else {
     Staging staging(cuda, stream);
-    code = RunStaged(&call, &staging, buffers, &cuda_error, &text);
+    if (!Read(buffers[0], &staging, &call, &cuda_error)) {
+      text = "tfring cannot read its custom call";
+    } else {
+      code = RunStaged(&call, &staging, buffers + 1, &cuda_error, &text);
+    }
     if (cuda_error != 0) {
       text = std::string("CUDA: ") + cuda.describe(cuda_error);
     }

@@ -29,14 +29,16 @@ void Fail(XlaStatus* status, int code, const std::string& text) {
   status->message = MarkedError(code, text);
 }
 
-// A call has one operand per tensor, then the token, then perhaps dimensions;
-// one result per tensor, then the token. A single result is no array.
-void HostTarget(void* results, const void** operands, const char* config,
-                size_t size, XlaStatus* status) {
+// The operands: what to do, the tensors, the token, and perhaps dimensions; one
+// result per tensor, then the token. A single result is no array.
+void HostTarget(void* results, const void** operands, const char*, size_t,
+                XlaStatus* status) {
   XlaCall call;
-  if (!call.Parse(config, size)) {
+  const auto* config = static_cast<const char*>(operands[0]);
+  if (!call.Parse(config, std::strlen(config))) {
     return Fail(status, TFR_INTERNAL, "tfring cannot read its custom call");
   }
+  ++operands;
   const size_t tensors = call.tensors.size();
   if (call.dims_operand) {
     call.SetDims(static_cast<const int32_t*>(operands[tensors + 1]));
