@@ -124,5 +124,5 @@ def _under_xla(collective: _Collective, tensors: list[tf.Tensor]) -> Prepared:
     except (tf.errors.OpError, NotImplementedError, ValueError) as error:
         # Names of graphs, which differ each time, come behind it.
         said = str(error).partition(" when ")[0].splitlines()[0][:80]
-        raise UnsupportedError(f"the collectives have no XLA version yet ({said})") from error
+        raise UnsupportedError(f"XLA does not compile it here ({said})") from error
     return Prepared(call, lambda: [result.numpy() for result in call()])
