@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds all with Bazel and runs the engine's tests and the unit tests, or the
-# targets that are given: tools/bazel/check.sh [TARGETS]. See README.md here.
+# targets that are given: custom_ops/bazel/check.sh [TARGETS]. See README.md here.
 #
 # Old Bazels (Debian's bazel-bootstrap, 4.2) work without a network; newer ones
 # fetch rules by module.
@@ -13,7 +13,7 @@ case "$(bazel --version)" in
     for one in java proto; do
       options="$options --override_repository=rules_$one=$rules/$one"
     done
-    here=$PWD/tools/bazel
+    here=$PWD/custom_ops/bazel
     options="$options --override_repository=rules_cc=$here/rules_cc"
     options="$options --override_repository=remote_coverage_tools=$here/remote_coverage_tools"
     ;;
