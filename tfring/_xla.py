@@ -127,7 +127,7 @@ def _install() -> str:
         from tensorflow.python.ops import control_flow_ops
     except ImportError as error:
         return f"TensorFlow has no XLA: {error}"
-    xla_context = getattr(control_flow_ops, "XLAControlFlowContext", None)
+    xla_context: Any = getattr(control_flow_ops, "XLAControlFlowContext", None)
     if not hasattr(xla_context, "RequiresUniqueFunctionRetracing"):
         return "TensorFlow has no XLAControlFlowContext.RequiresUniqueFunctionRetracing"
     if not hasattr(gen_xla_ops, "xla_call_module"):
