@@ -95,7 +95,7 @@ def _row(version: str, place: Path, wheel: Path, limit: int) -> list[str]:
         venv.create(place, with_pip=True)
         install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
         _run([*install, *packages, "pytest", "pytest-timeout"])
-        _run([*install, "--no-deps", str(wheel)])
+        _run([*install, str(wheel)])
         told = _run([str(python), "-c", "import tensorflow; print(tensorflow.__version__)"]).stdout
     except subprocess.CalledProcessError as error:
         reason = (error.stderr or "").strip().splitlines()
