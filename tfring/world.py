@@ -1,7 +1,4 @@
-"""The job seen from this process: `init`, `shutdown`, and who am I.
-
-This module does not import TensorFlow; `init` does.
-"""
+"""The job seen from this process: `init`, `shutdown`, who am I. Only `init` loads TensorFlow."""
 
 from __future__ import annotations
 
@@ -62,8 +59,8 @@ class Stats:
             in the middle of it counts here, not as waited for.
         queue_ns: nanoseconds from when all ranks had a collective until it began, because others
             ran first or the engine had yet to wake, added up over collectives.
-        waited_for: seconds of `wait_ns` by the rank that came last, for every rank of the job.
-            What ranks that started later were waited for counts, too.
+        waited_for: seconds of `wait_ns` by the rank that came last, for every rank of the job. At
+            the start of a job, too.
     """
 
     collectives: int
