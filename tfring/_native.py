@@ -21,7 +21,7 @@ from ctypes import (
 )
 from typing import Any
 
-from tfring import errors
+from tfring import _loading, errors
 from tfring.version import __version__
 
 _ERROR_TEXT_BYTES = 4096
@@ -244,7 +244,7 @@ def not_installed(name: str) -> str:
 @functools.cache
 def engine() -> ctypes.CDLL:
     """Loads libtfring.so once and returns it, with the types of every function declared."""
-    library = ctypes.CDLL(library_path("libtfring.so"))
+    library = _loading.open_library(library_path("libtfring.so"))
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype = result

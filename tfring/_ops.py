@@ -9,7 +9,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from tfring import _native, gpu_build
+from tfring import _loading, _native, gpu_build
 
 _MINIMUM = (2, 16)
 _LIBRARY = "libtfring_tensorflow.so"
@@ -54,11 +54,15 @@ def check_version(version: str) -> None:
 
 @functools.cache
 def library() -> Any:
-    """Loads the op library once and returns the module with one function per op."""
+    """Loads the op library once and returns the module with one function per op.
+
+    Raises:
+        ImportError: TensorFlow is missing, too old, or lacks what the ops need.
+    """
     tf = tensorflow()
     _native.engine()
     _show_thread_budget(tf)
-    ops = tf.load_op_library(_native.library_path(_LIBRARY))
+    ops = _loading.load_ops(tf, _native.library_path(_LIBRARY))
     gpu_build.load(tf)
     _allow_any_order()
     return ops

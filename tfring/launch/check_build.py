@@ -17,12 +17,16 @@ import tensorflow as tf
 print("ok TensorFlow", tf.__version__)
 import keras
 print("ok Keras", keras.__version__)
-from tfring import _native
-tf.load_op_library(_native.library_path("libtfring_tensorflow.so"))
+from tfring import _ops, _xla
+_ops.library()
 print("ok TensorFlow ops")
+missing = _xla.unusable()
+if missing:
+    raise SystemExit(missing)
+print("ok XLA (jit_compile)")
 """
 _PROBE_TIMEOUT_S = 120.0
-_ITEMS = ("TensorFlow", "Keras", "TensorFlow ops")
+_ITEMS = ("TensorFlow", "Keras", "TensorFlow ops", "XLA (jit_compile)")
 
 
 def report() -> str:
