@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "custom_ops/core/common/condition.h"
 #include "custom_ops/tensorflow/adapter.h"
 
 namespace tfring {
@@ -14,7 +15,7 @@ void WorldHolder::Set(tfr_world* world, std::string reason) {
   std::unique_lock<std::mutex> lock(mutex_);
   world_ = world;
   reason_ = std::move(reason);
-  idle_.wait(lock, [this] { return using_ == 0; });
+  Await(&idle_, &lock, [this] { return using_ == 0; });
 }
 
 int WorldHolder::With(const std::function<int(tfr_world*)>& use,

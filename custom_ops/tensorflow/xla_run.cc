@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "custom_ops/core/common/condition.h"
 #include "custom_ops/tensorflow/query.h"
 #include "custom_ops/tensorflow/world_holder.h"
 #include "custom_ops/tensorflow/xla_call.h"
@@ -60,7 +61,7 @@ class Run {
       return error.code;
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    ended_.wait(lock, [this] { return done_; });
+    Await(&ended_, &lock, [this] { return done_; });
     if (error_.code == TFR_OK) {
       if (!RowsFit(text)) return TFR_INVALID_ARGUMENT;
       return TFR_OK;

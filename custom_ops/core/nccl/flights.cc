@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "custom_ops/core/common/clock.h"
+#include "custom_ops/core/common/condition.h"
 #include "custom_ops/core/common/thread.h"
 #include "custom_ops/core/nccl/backoff.h"
 
@@ -43,7 +44,7 @@ void Flights::Add(Flight flight) {
 
 void Flights::Drain() {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return count() == 0; });
+  Await(&changed_, &lock, [this] { return count() == 0; });
 }
 
 bool Flights::TryLook() {
@@ -64,7 +65,8 @@ void Flights::ThreadMain() {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       if (flights_.empty()) backoff.reset();
-      changed_.wait(lock, [this] { return stopping_ || !flights_.empty(); });
+      Await(&changed_, &lock,
+            [this] { return stopping_ || !flights_.empty(); });
       if (flights_.empty()) return;
     }
     if (backoff == nullptr) backoff = std::make_unique<Backoff>();

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "custom_ops/core/common/condition.h"
 #include "custom_ops/core/common/hash.h"
 #include "custom_ops/core/common/thread.h"
 
@@ -193,8 +194,8 @@ bool Group::ReleaseExecutorLocked() {
 void Group::ThreadMain() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (bool last = false; !last;) {
-    wake_.wait(lock,
-               [this] { return (stopping_ || thread_needed_) && !executing_; });
+    Await(&wake_, &lock,
+          [this] { return (stopping_ || thread_needed_) && !executing_; });
     last = stopping_;  // then this thread stays the executor
     thread_needed_ = false;
     executing_ = true;
