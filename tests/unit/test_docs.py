@@ -63,10 +63,24 @@ def test_there_are_blocks_to_run() -> None:
     assert sum(len(blocks(page)) for page in PAGES) >= 8
 
 
+def anchors(page: Path) -> set[str]:
+    """The places of a page that links may name, as GitHub makes them of headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", page.read_text())
-    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", page.read_text())
+    missing = []
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if "://" in link or (target.exists() and not anchor):
+            continue
+        if not target.exists() or anchor not in anchors(target):
+            missing.append(link)
     assert missing == []
 
 
