@@ -18,8 +18,14 @@ _HELP = """usage: tfring COMMAND [options]
 commands:
 {commands}
 
-`tfring COMMAND --help` tells its options; `tfring --version` which tfring this is.
-To run a script on several processes, use `tfringrun`."""
+examples:
+  tfring bench                  allreduce on this machine
+  tfring bench train --check    what collectives cost in training
+  tfring build-gpu              once, on a machine with GPUs
+  tfringrun -np 2 python train.py
+                                a script on two processes: another program
+
+`tfring COMMAND --help` tells its options, `tfring --version` the version."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,5 +59,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def help_text() -> str:
     """Returns what `tfring --help` prints."""
-    lines = [f"  {name:<10}{text}" for name, (_, text) in _COMMANDS.items()]
+    lines = [f"  {name:<11}{text}" for name, (_, text) in _COMMANDS.items()]
     return _HELP.format(commands="\n".join(lines))

@@ -28,6 +28,17 @@ from tfring.version import __version__
 
 __all__ = ["GpuBuildError", "build_gpu", "is_built", "load", "main", "remove"]
 
+_DESCRIPTION = """\
+Builds the kernels for GPUs against the installed TensorFlow: once per machine
+or image, and again when TensorFlow changes. Takes half a minute; needs g++ and
+headers of NVIDIA's wheels (pip install 'tfring[gpu]'), not the CUDA toolkit."""
+_EXAMPLES = """\
+examples:
+  {prog}                build, if it is not there already
+  {prog} --force        build again
+  {prog} --remove
+
+docs/gpu.md says more."""
 _LIBRARY = "libtfring_gpu.so"
 _STAMP = "built.json"
 _COMPILERS = ("g++", "c++", "clang++")
@@ -316,10 +327,15 @@ def main(argv: Sequence[str], prog: str) -> int:
         The exit code: 0, or 1 with one line on stderr.
     """
     parser = argparse.ArgumentParser(
-        prog=prog, description="Builds the kernels for GPUs against the installed TensorFlow."
+        prog=prog,
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES.format(prog=prog),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--force", action="store_true", help="build again even if it is there")
-    parser.add_argument("--remove", action="store_true", help="remove what was built, for all")
+    parser.add_argument(
+        "--remove", action="store_true", help="remove what was built, for all TensorFlows"
+    )
     options = parser.parse_args(argv)
     if options.remove:
         remove()

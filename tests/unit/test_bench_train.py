@@ -185,8 +185,8 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 40
-    assert max(map(len, lines)) <= 84
+    assert len(lines) <= 26
+    assert max(map(len, lines)) <= 80
     assert "examples:" in lines
 
 

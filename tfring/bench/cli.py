@@ -13,15 +13,14 @@ from tfring.bench import options as _options
 from tfring.bench.result import Run
 
 _DESCRIPTION = """\
-Measures collectives on this machine: tfring's engine and TensorFlow ops
-and, with --peers, other libraries, all taking turns. Prints Markdown."""
+Measures collectives on this machine: tfring's engine and TensorFlow ops and,
+with --peers, other libraries, all taking turns. Prints Markdown."""
 _EXAMPLES = """\
-  {prog}                                   allreduce, 2 ranks, 4 B to 100 MiB
-  {prog} -np 2,4 --peers --check           beside MPI, gloo and oneCCL
-  {prog} --collective allgather,alltoall --sizes 64K,16M --dtype bfloat16
-  {prog} --collective grouped --peers      ResNet-50's gradients in one call
-  {prog} --plot out.png --json out.json    a picture, and every sample
-  {prog} train --help                      steps of training
+  {prog}                              allreduce, 2 ranks, 4 B to 100 MiB
+  {prog} -np 2,4 --peers --check      beside MPI, gloo and oneCCL
+  {prog} --collective allgather,alltoall --sizes 64K,16M --dtype bf16
+  {prog} --collective grouped         ResNet-50's gradients in one call
+  {prog} train --help                 steps of training
 """
 
 
@@ -72,7 +71,7 @@ def _add_what(group: Any) -> None:
         "--collective",
         default="allreduce",
         metavar="C,C",
-        help="allreduce, grouped, allgather, broadcast, reducescatter, alltoall",
+        help=", ".join(_options.COLLECTIVES),
     )
     add("--sizes", metavar="S,S", help=f"bytes ({_options.DEFAULT_SIZES})")
     add(
@@ -85,7 +84,7 @@ def _add_what(group: Any) -> None:
         "--tensors",
         default=_options.RESNET50,
         metavar="N",
-        help="of grouped: resnet50 (default), or N equal ones of --sizes bytes together",
+        help="of grouped: resnet50 (default), or N of --sizes together",
     )
     add("--wire", metavar="T", help="bf16, fp16: what tfring's floats travel as")
     add("--level", default="engine,op", metavar="L,L", help="engine, op (TensorFlow), xla")
@@ -95,7 +94,7 @@ def _add_what(group: Any) -> None:
 def _checked(arguments: argparse.Namespace) -> _options.Options:
     command.require(arguments, 60)
     names, sizes = _options.parse_names, arguments.sizes
-    return _options.Options(
+    options = _options.Options(
         np=_options.parse_ranks(arguments.np),
         collectives=names(arguments.collective, "--collective", _options.COLLECTIVES),
         sizes=_options.parse_sizes(_options.DEFAULT_SIZES if sizes is None else sizes),
@@ -107,6 +106,8 @@ def _checked(arguments: argparse.Namespace) -> _options.Options:
         rounds=arguments.repeat,
         round_seconds=arguments.seconds,
     )
+    _options.require_memory(options, report.memory())
+    return options
 
 
 def _wire(text: str | None) -> str:

@@ -24,11 +24,11 @@ class _Parser(argparse.ArgumentParser):
 
 class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=24, width=84)
+        super().__init__(prog, max_help_position=24, width=80)
 
 
 def parser(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """Returns a parser without options.
+    """Returns a parser without options; `add_results` adds `--help`.
 
     Args:
         prog: how the program calls itself.
@@ -42,6 +42,7 @@ def parser(prog: str, description: str, examples: str) -> argparse.ArgumentParse
         epilog=f"examples:\n{examples.format(prog=prog)}",
         formatter_class=_Help,
         allow_abbrev=False,
+        add_help=False,
     )
 
 
@@ -70,6 +71,7 @@ def add_results(group: Any) -> None:
     add("--check", action="store_true", help="also what tfring promises, and whether it holds")
     add("--json", metavar="FILE", help="write everything, samples included")
     add("--plot", metavar="FILE", help="draw a picture (.png, .svg, .pdf); needs matplotlib")
+    add("-h", "--help", action="help", help="show this text")
 
 
 def require(arguments: argparse.Namespace, most_seconds: float) -> None:

@@ -25,6 +25,8 @@ RESNET50 = "resnet50"
 COMPRESSED = ("allreduce", "grouped")
 WIRES = ("float16", "bfloat16")
 NARROWED = ("float32", "float64")  # of which a wire type changes anything
+# At least: the shared one of the limit, two of the copy, the engine's own.
+_TENSORS_OF_A_RANK = 4
 # All ranks are on one host; the engine takes no more there.
 _MOST_RANKS = 256
 _SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
@@ -95,6 +97,37 @@ def cases(options: Options, collective: str, dtype: str, np: int) -> list[Case]:
         label = f"{pieces} x {size_text(each * item)}" if len(counts) > 1 else size_text(size)
         found[size] = Case(label, counts, size)
     return list(found.values())
+
+
+def largest(options: Options, np: int) -> int:
+    """Returns the bytes of the largest row of all tables."""
+    return max(
+        case.size
+        for collective in options.collectives
+        for dtype in options.dtypes
+        for case in cases(options, collective, dtype, np)
+    )
+
+
+def require_memory(options: Options, installed: int) -> None:
+    """Refuses what does not fit into the machine, before anything starts.
+
+    Args:
+        options: the run.
+        installed: bytes of memory of this machine.
+
+    Raises:
+        ValueError: a row needs more.
+    """
+    for np in options.np:
+        size = largest(options, np)
+        needed = _TENSORS_OF_A_RANK * np * size
+        if needed > installed:
+            raise ValueError(
+                f"--sizes must fit into memory: {size_text(size)} on {np} ranks take at least "
+                f"{size_text(needed)}, and this machine has {size_text(installed)}. "
+                f"Received: a size of {size_text(size)}"
+            )
 
 
 def item_bytes(dtype: str) -> int:

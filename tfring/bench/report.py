@@ -216,16 +216,20 @@ def as_json(runs: Sequence[Run], command: str) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Returns what the numbers depend on."""
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(pages / 2**30),
+        "memory_gib": round(memory() / 2**30),
         "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "load": os.getloadavg()[0],
     }
+
+
+def memory() -> int:
+    """Returns the bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def time_text(seconds: float) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tfring.bench import catalog
 from tfring.bench.contenders import memory_limit
 from tfring.bench.group import Group, GroupError, shared_memory
-from tfring.bench.options import COMPRESSED, NARROWED, Case, Options, cases
+from tfring.bench.options import COMPRESSED, NARROWED, Case, Options, cases, largest
 from tfring.bench.result import Entry, Run, slowest
 
 _LEAST_CALLS = 3
@@ -191,15 +191,9 @@ def _shared_bytes(tensors: int) -> int:
 @contextlib.contextmanager
 def _started(chosen: list[catalog.Contender], np: int, options: Options) -> Iterator[list[Group]]:
     """Starts all groups side by side and ends them whatever happens."""
-    largest = max(
-        case.size
-        for collective in options.collectives
-        for dtype in options.dtypes
-        for case in cases(options, collective, dtype, np)
-    )
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfring-")))
-        shared = stack.enter_context(shared_memory(_shared_bytes(np * largest)))
+        shared = stack.enter_context(shared_memory(_shared_bytes(np * largest(options, np))))
         groups: list[Group] = []
         try:
             for contender in chosen:

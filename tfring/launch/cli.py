@@ -39,7 +39,7 @@ class _Help(argparse.HelpFormatter):
     """Keeps the examples as written and the list of options narrow."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28, width=79)
+        super().__init__(prog, max_help_position=33, width=80)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text
@@ -84,7 +84,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         "--start-timeout",
         type=flags.positive_float,
         metavar="S",
-        help="seconds to connect, and for ranks to meet (30)",
+        help="time to connect and for ranks to meet (30)",
     )
 
 
