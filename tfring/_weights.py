@@ -11,12 +11,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import _samples
+from tfring import _samples, _xla, _xla_calls
 from tfring._options import Options
 
 # Numbers count in units of a usual batch, so that products keep to the range of float16. A power
 # of two: nothing is rounded by it.
 _UNIT = 64.0
+
+_MISSING = (
+    "`sample_weighted=True` needs the number of samples of each batch, on every rank, and at least "
+    "one did not tell it. Apply the optimizer (or ask the tape) inside of `with "
+    "tfring.batch_samples(n):`. Keras' `fit` tells it itself, unless the model replaces "
+    "`make_train_function`."
+)
 
 # Takes gradients and numbers; returns both averaged over the ranks.
 Reduce = Callable[[list[Any], Any], tuple[list[Any], Any]]
@@ -93,16 +100,9 @@ def means(
 
 def _told(average: Any) -> Any:
     """The number of samples, if all ranks told theirs."""
-    check = tf.debugging.assert_less_equal(
-        average[1],
-        0.0,
-        message=(
-            "`sample_weighted=True` needs the number of samples of each batch, on every rank, and "
-            "at least one did not tell it. Apply the optimizer (or ask the tape) inside of `with "
-            "tfring.batch_samples(n):`. Keras' `fit` tells it itself, unless the model replaces "
-            "`make_train_function`."
-        ),
-    )
+    if _xla.context() is not None:
+        return _xla_calls.checked(average, _MISSING)[0]
+    check = tf.debugging.assert_less_equal(average[1], 0.0, message=_MISSING)
     with tf.control_dependencies([] if check is None else [check]):
         return tf.identity(average[0])
 

@@ -28,7 +28,7 @@ from tfring._checks import EagerTensor
 from tfring._xla_module import Result, Tensor
 from tfring.constants import Adasum, Average, Sum
 
-_PROBE, _PROBE_FAILS, _FIRST_QUERY = 1000, 1001, 1100
+_PROBE, _PROBE_FAILS, _CHECK, _FIRST_QUERY = 1000, 1001, 1002, 1100
 
 # Attributes that TensorFlow lets Python objects carry along.
 _TOKEN = "_tfring_token"
@@ -159,6 +159,19 @@ def tfring_query(question: int, process_set: int = 0, name: str | None = None) -
 def probe(fails: bool) -> None:
     """Calls the target, without any other rank."""
     _emit(_PROBE_FAILS if fails else _PROBE, [], [], "", {})
+
+
+def checked(values: Any, text: str) -> Any:
+    """Hands on a float32 vector; the program fails where its last element is above 0.
+
+    XLA compiles assertions to nothing.
+
+    Raises:
+        tf.errors.InvalidArgumentError: With `text`, when the compiled function runs.
+    """
+    results = [Result(_xla_module.describe(values), 0)]
+    # It has no gradient.
+    return tf.stop_gradient(_call(_CHECK, [values], results, text, {})[0])
 
 
 def _call(

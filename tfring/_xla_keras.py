@@ -16,12 +16,12 @@ _stocks: dict[ModuleType, property] = {}
 def install(keras: ModuleType, is_distributed: Callable[[Any], bool]) -> None:
     """Lets a model's `jit_compile` be False where collectives cannot be compiled.
 
-    Keras turns XLA on by itself as soon as a GPU is visible. It asks the property when the first
-    batch comes; `compile` may have been looked up before this is called, in one line with
-    `DistributedOptimizer`, so it is no place to step in. Once per process.
+    Keras 3 turns XLA on by itself as soon as a GPU is visible. It and Keras 2 ask the property
+    when the first batch comes; `compile` may have been looked up before this is called, in one
+    line with `DistributedOptimizer`, so it is no place to step in. Once per process.
 
     Args:
-        keras: Keras 3. (Keras 2 does not turn XLA on by itself.)
+        keras: Keras 3, or Keras 2, which uses XLA only where it is told to.
         is_distributed: Says whether an optimizer's steps hold collectives.
     """
     stock = getattr(keras.Model, "jit_compile", None)

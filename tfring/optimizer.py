@@ -213,10 +213,10 @@ def distribute(
     if _v1.is_v1_optimizer(optimizer):
         return _v1.distribute(optimizer, name, options, use_locking=use_locking, **kind)
     install_hooks(_keras.of(optimizer))
+    _xla_keras.install(_keras.of(optimizer), _is_distributed_if_any)
     if _keras.is_legacy(optimizer):
         return _legacy_keras.distribute(optimizer, name, options, **kind)
     _check_optimizer(optimizer)
-    _xla_keras.install(keras, _is_distributed_if_any)
     if options.op == Adasum:
         _adasum.check(_loss_scale.innermost(optimizer))
     aggregation = _aggregation(passes, average_passes, options)

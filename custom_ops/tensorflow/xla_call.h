@@ -26,6 +26,7 @@ constexpr size_t kXlaSizeDigits = 8;
 // Kinds that are no collectives.
 constexpr int32_t kXlaProbe = 1000;       // succeeds
 constexpr int32_t kXlaProbeFails = 1001;  // fails as if a peer were lost
+constexpr int32_t kXlaCheck = 1002;       // fails if its float32s end above 0
 constexpr int32_t kXlaFirstQuery = 1100;  // plus a question of query.h
 
 struct XlaTensor {

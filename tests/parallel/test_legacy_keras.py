@@ -18,7 +18,7 @@ if not _keras.IS_LEGACY:
 import tf_keras as keras
 
 import tfring.keras as hvd
-from tfring import Adasum, DistributedOptimizer, _legacy_keras
+from tfring import Adasum, DistributedOptimizer, _legacy_keras, _xla, _xla_keras
 
 MEAN_RANK = (hvd.size() - 1) / 2
 BATCH = 8
@@ -416,3 +416,30 @@ def test_what_callbacks_decide_on_one_rank(rank: int, name: str) -> None:
     assert int(trained.optimizer.iterations) == 3
     assert float(trained.optimizer.learning_rate) == 0.25
     assert trained.get_weights() == [[[7.0]]]
+
+
+def trained(name: str, **compiled: Any) -> Any:
+    x, y = regression()
+    mine = my_rows(hvd.rank(), hvd.size())
+    trained = model()
+    trained.compile(DistributedOptimizer(OPTIMIZERS[name]()), "mse", **compiled)
+    trained.fit(x[mine], y[mine], BATCH, epochs=1, shuffle=False, verbose=0)
+    return trained
+
+
+@pytest.mark.parametrize("name", ["adam", "legacy sgd"])
+def test_fit_compiled_by_xla(name: str) -> None:
+    compiled = trained(name, jit_compile=True)
+    assert compiled.jit_compile
+    for ours, expected in zip(compiled.get_weights(), trained(name).get_weights(), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
+
+
+def test_falls_back_where_xla_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_xla, "unusable", lambda: "a hook is missing")
+    _xla_keras._warn.cache_clear()
+    with pytest.warns(UserWarning, match="a hook is missing") as caught:
+        made = [trained("sgd", jit_compile=True) for _ in range(2)]
+    assert len([one for one in caught if "a hook" in str(one.message)]) == 1
+    assert not any(one.jit_compile for one in made)
+    require_alike(made[0].get_weights())

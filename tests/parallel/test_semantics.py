@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import keras
@@ -74,19 +75,25 @@ def test_fit_with_unequal_batches(policy: str) -> None:
     assert len(set(hvd.allgather_object(got))) == 1
 
 
-def test_a_rank_that_does_not_tell_is_an_error_on_all() -> None:
+@pytest.mark.parametrize("way", ["eager", "graph", "compiled by XLA"])
+def test_a_rank_that_does_not_tell_is_an_error_on_all(way: str) -> None:
     w = keras.Variable(0.0)
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), sample_weighted=True)
     optimizer.build([w])
+
+    def step(gradient: Any) -> None:
+        optimizer.apply([gradient], [w])
+
+    if way != "eager":
+        step = tf.function(step, jit_compile=way == "compiled by XLA")
     number = hvd.batch_samples(2)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="did not tell"):
-        if hvd.rank() == 0:
-            optimizer.apply([tf.constant(1.0)], [w])
-        else:
-            with number:
-                optimizer.apply([tf.constant(1.0)], [w])
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="did not tell.*batch_samples"):
+            with contextlib.nullcontext() if hvd.rank() == 0 else number:
+                step(tf.constant(1.0))
+        assert float(w.numpy()) == 0.0
     with number:
-        optimizer.apply([tf.constant(1.0)], [w])
+        step(tf.constant(1.0))
     assert float(w.numpy()) == -1.0
 
 
