@@ -56,6 +56,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     what.add_argument("--model", default=",".join(NAMES), metavar="M,M", help=f"{names} (all)")
     batch = "examples per rank and step (cnn 32, mlp 256, transformer 16)"
     what.add_argument("--batch", type=int, metavar="N", help=batch)
+    xla = "XLA compiles all steps; also their time over step and exchange apart"
+    what.add_argument("--xla", action="store_true", help=xla)
     how = parser.add_argument_group("how, and what is shown")
     command.add_turns(how, "rounds per model", 3.0)
     command.add_results(how)
@@ -73,7 +75,8 @@ def _checked(arguments: argparse.Namespace) -> rounds.Options:
     if arguments.batch is not None:
         command.positive(arguments.batch, "--batch")
     command.require(arguments, 30)
-    return rounds.Options(np, models, arguments.batch, arguments.repeat, arguments.seconds)
+    turns = (arguments.repeat, arguments.seconds)
+    return rounds.Options(np, models, arguments.batch, *turns, arguments.xla)
 
 
 def _write(measured: Sequence[Sequence[Result]], arguments: argparse.Namespace, words: str) -> None:

@@ -18,6 +18,10 @@ communication. *With tfring*: {np} ranks with `DistributedOptimizer`. *Efficienc
 second with tfring over those of independent processes in the turn beside it; the median of rounds,
 the lowest and the highest. *Exchange alone*: the ranks average tensors as large as the gradients,
 and do nothing else."""
+_XLA = """\
+ XLA compiles all steps. *Of step and exchange*: a step with tfring over
+one of independent processes and an exchange alone, which nothing hides; the median of rounds, the
+lowest and the highest."""
 _ABOVE = """\
 * {models}: above 100%, tfring's ranks were faster than independent processes: by the noise of the
   rounds, or because ranks that wait for each other compete less for caches and memory"""
@@ -25,8 +29,9 @@ _ABOVE = """\
 
 def caption(results: Sequence[Result]) -> str:
     """Returns what a reader must know to trust the tables."""
-    rounds = len(results[0].turns[ALONE])
-    return _CAPTION.format(rounds=count(rounds, "round"), np=results[0].np)
+    first = results[0]
+    rounds = count(len(first.turns[ALONE]), "round")
+    return _CAPTION.format(rounds=rounds, np=first.np) + (_XLA if first.xla else "")
 
 
 def speeds(results: Sequence[Result]) -> str:
@@ -34,11 +39,15 @@ def speeds(results: Sequence[Result]) -> str:
     np = results[0].np
     head = ["model", "parameters", "batch", "alone", f"{np} independent", f"{np} with tfring"]
     head += ["efficiency", "exchange alone", "processor time of a step", "of independent"]
+    xla = results[0].xla
+    if xla:
+        head.append("of step and exchange")
     rows = [
         [result.model, f"{result.parameters / 1e6:.1f}M", str(result.batch)]
         + [_speed(result, way) for way in (ALONE, INDEPENDENT, DISTRIBUTED)]
-        + [_efficiency(result), _exchange(result)]
+        + [_percent(result.efficiencies()), _exchange(result)]
         + [time_text(result.processor_time(way)) for way in (DISTRIBUTED, INDEPENDENT)]
+        + ([_percent(result.shares())] if xla else [])
         for result in results
     ]
     return table(head, rows)
@@ -88,6 +97,7 @@ def as_json(results: Sequence[Result], command: str) -> dict[str, Any]:
                 "processor_time": {way: result.processor_time(way) for way in WAYS},
                 "efficiencies": result.efficiencies(),
                 "efficiency": result.efficiency(),
+                "shares": result.shares(),
                 "mean_parts": [vars(result.parts_of(rank)) for rank in range(result.np)],
             }
             for result in results
@@ -106,8 +116,9 @@ def _exchange(result: Result) -> str:
     return text if high < 1.2 * low else f"{text} ({time_text(low)} to {time_text(high)})"
 
 
-def _efficiency(result: Result) -> str:
-    every = [100 * one for one in result.efficiencies()]
+def _percent(shares: Sequence[float]) -> str:
+    """The median of rounds and, if there are several, the extremes."""
+    every = [100 * one for one in shares]
     if len(every) == 1:
         return f"{every[0]:.1f}%"
-    return f"{100 * result.efficiency():.1f}% ({min(every):.1f} to {max(every):.1f})"
+    return f"{statistics.median(every):.1f}% ({min(every):.1f} to {max(every):.1f})"

@@ -22,6 +22,7 @@ class Result:
         title: the versions that were measured.
         parameters: of the model.
         batch: examples per rank and step.
+        xla: whether XLA compiled the steps.
         turns: for each way and round, the seconds of each step on each rank that took part.
         parts: for each rank, the mean parts of a step in each round.
         processor: for each way and round, seconds of processor time of a step, mean of ranks.
@@ -34,6 +35,7 @@ class Result:
     title: str
     parameters: int
     batch: int
+    xla: bool = False
     turns: dict[str, list[list[list[float]]]] = dataclasses.field(
         default_factory=lambda: {way: [] for way in WAYS}
     )
@@ -90,6 +92,22 @@ class Result:
     def efficiency(self) -> float:
         """Returns the median of `efficiencies`: the turns of a round lie beside each other."""
         return statistics.median(self.efficiencies())
+
+    def shares(self) -> list[float]:
+        """Returns, for each round, a step with tfring over one without plus an exchange alone.
+
+        One without is that of the independent processes. Nothing hides an exchange alone.
+        """
+        ways = (self.throughputs(DISTRIBUTED), self.throughputs(INDEPENDENT), self.exchanges)
+        examples = self.np * self.batch
+        return [
+            (examples / distributed) / (examples / independent + exchange)
+            for distributed, independent, exchange in zip(*ways, strict=True)
+        ]
+
+    def share(self) -> float:
+        """Returns the median of `shares`."""
+        return statistics.median(self.shares())
 
     def parts_of(self, rank: int) -> Parts:
         """Returns the mean parts of a step on a rank, in the round that `throughput` is of."""

@@ -35,6 +35,7 @@ class Options:
         batch: examples per rank, None for each model's own number.
         rounds: turns of each way.
         seconds: roughly how long a turn lasts.
+        xla: whether XLA compiles the steps.
     """
 
     np: tuple[int, ...]
@@ -42,6 +43,7 @@ class Options:
     batch: int | None
     rounds: int
     seconds: float
+    xla: bool = False
 
 
 def measure(options: Options, np: int, say: Callable[[str], None]) -> list[Result]:
@@ -64,8 +66,8 @@ def _measure_model(
     group: Group, name: str, np: int, options: Options, say: Callable[[str], None]
 ) -> Result:
     say(f"np {np}: {name}: building it")
-    facts = _ask(group, do="prepare", model=name, batch=options.batch)[0]
-    result = Result(name, np, group.title, facts["parameters"], facts["batch"])
+    facts = _ask(group, do="prepare", model=name, batch=options.batch, xla=options.xla)[0]
+    result = Result(name, np, group.title, facts["parameters"], facts["batch"], options.xla)
     trial = _ask(group, do="turn", way=DISTRIBUTED, steps=_TRIAL_STEPS)
     slowest = max(seconds for answer in trial for seconds in answer["seconds"])
     steps = max(_LEAST_STEPS, round(options.seconds / slowest))

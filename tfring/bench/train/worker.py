@@ -44,12 +44,13 @@ class _Clock(keras.callbacks.Callback):
 class Trainee:
     """One model, plain and distributed."""
 
-    def __init__(self, name: str, batch: int | None) -> None:
+    def __init__(self, name: str, batch: int | None, xla: bool) -> None:
         """Builds both and runs their first steps.
 
         Args:
             name: of the model.
             batch: examples per rank, None for the model's own number.
+            xla: whether XLA compiles the steps.
         """
         made = recipe(name)
         self.batch = batch or made.batch
@@ -66,7 +67,7 @@ class Trainee:
             model.compile(
                 optimizer,
                 keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                jit_compile=False,
+                jit_compile=xla,
             )
             self._models[way] = model
             self._train(way, 3)
@@ -138,7 +139,7 @@ def _serve(stream: Any) -> None:
         if message["do"] == "prepare":
             trainee = None
             keras.backend.clear_session(free_memory=True)
-            trainee = Trainee(message["model"], message["batch"])
+            trainee = Trainee(message["model"], message["batch"], message["xla"])
             _send(stream, parameters=trainee.parameters, batch=trainee.batch)
         elif message.get("way") == "alone" and hvd.rank() > 0:
             _send(stream)  # sleeps while rank 0 has the machine
