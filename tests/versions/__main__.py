@@ -26,8 +26,8 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.versions import wheel as _wheel
-from tests.versions.rows import Results, Row, table
+from . import wheel as _wheel
+from .rows import Results, Row, table
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ["2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0", "2.21.0", "nightly"]

@@ -27,12 +27,12 @@ def build(source: Path, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder)]
     run([*command, str(source)])
     plain = next(folder.glob("*.whl"))
-    tools = folder / "tools"
-    venv.create(tools, with_pip=True)
-    python = str(tools / "bin" / "python")
-    run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "wheel"])
-    platform = plain.stem.rsplit("-", 1)[1].replace("linux", tag(needs(plain)), 1)
-    run([python, "-m", "wheel", "tags", "--remove", "--platform-tag", platform, str(plain)])
+    with tempfile.TemporaryDirectory() as tools:
+        venv.create(tools, with_pip=True)
+        python = str(Path(tools) / "bin" / "python")
+        run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "wheel"])
+        platform = plain.stem.rsplit("-", 1)[1].replace("linux", tag(needs(plain)), 1)
+        run([python, "-m", "wheel", "tags", "--remove", "--platform-tag", platform, str(plain)])
     return next(folder.glob("*.whl"))
 
 
