@@ -93,7 +93,6 @@ def train(args: argparse.Namespace) -> tuple[Any, list[float]]:
         hvd.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=args.momentum)),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
-        jit_compile=False,
     )
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),

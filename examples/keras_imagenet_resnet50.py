@@ -8,6 +8,7 @@ What it shows:
   * fp16 allreduce, several batches per allreduce, Adasum, a predivide factor;
   * checkpoints, TensorBoard and progress on rank 0 only; training goes on from rank 0's last
     checkpoint, whose epoch, weights and optimizer state all ranks get;
+  * one GPU per rank, where there are any;
   * without `--train-dir` it makes a tiny folder itself, from two photographs of scikit-learn.
 """
 
@@ -200,7 +201,6 @@ def compiled_model(args: argparse.Namespace, classes: int, epoch: int, rate: flo
         ),
         keras.losses.SparseCategoricalCrossentropy(),
         metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5")],
-        jit_compile=False,
     )
     return model
 
@@ -265,6 +265,7 @@ def main() -> None:
     if (args.train_dir is None) != (args.val_dir is None):
         raise SystemExit("give both --train-dir and --val-dir, or neither")
     hvd.init()
+    tfring.pin_gpu()  # one for each rank; nothing happens without GPUs
     keras.utils.set_random_seed(args.seed)
     with tempfile.TemporaryDirectory() as folder:
         if args.train_dir is None:

@@ -76,7 +76,6 @@ def train(args: argparse.Namespace, name: str, mine: hvd.ProcessSet) -> Any:
             keras.optimizers.SGD(0.1, momentum=0.9), name=name, process_set=mine
         ),
         "sparse_categorical_crossentropy",
-        jit_compile=False,
     )
     hvd.broadcast_variables(model.variables, root_rank=mine.ranks[0], process_set=mine)
     epochs = args.epochs if name == "wide" else args.epochs * 2
