@@ -15,7 +15,7 @@ import pytest
 import tfring
 from tfring import settings
 
-from ..pages import PAGES, Block, blocks, run
+from ..pages import PAGES, ROOT, Block, blocks, run
 
 # Variables that are no settings: the identity of a worker, and switches of the build.
 NO_SETTINGS = {
@@ -82,6 +82,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or anchor not in anchors(target):
             missing.append(link)
     assert missing == []
+
+
+def test_the_map_of_the_code_has_all_folders() -> None:
+    page = (ROOT / "docs" / "internals.md").read_text()
+    sources = [*ROOT.rglob("*.py"), *ROOT.rglob("*.h"), *ROOT.rglob("*.cc")]
+    parts = {f"{name}/" for name in ("callbacks", "custom_ops", "examples", "tests", "tfring")}
+    folders = {f"{path.parent.relative_to(ROOT)}/" for path in sources}
+    folders = {name for name in folders if f"{name.partition('/')[0]}/" in parts}
+    assert sorted(name for name in folders if f"| `{name}` |" not in page) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
