@@ -124,6 +124,8 @@ def _kept(promises: Rows) -> str:
 
 
 def _allowed(row: dict[str, str]) -> str:
+    if "allowed" in row:
+        return row["allowed"]
     return next(f"{how} {row[how]}" for how in ("at most", "at least") if how in row)
 
 
