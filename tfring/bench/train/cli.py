@@ -56,7 +56,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     what.add_argument("--model", default=",".join(NAMES), metavar="M,M", help=f"{names} (all)")
     batch = "examples per rank and step (cnn 32, mlp 256, transformer 16)"
     what.add_argument("--batch", type=int, metavar="N", help=batch)
-    xla = "XLA compiles all steps; also their time over step and exchange apart"
+    xla = "XLA compiles all steps; also beside step plus exchange alone"
     what.add_argument("--xla", action="store_true", help=xla)
     how = parser.add_argument_group("how, and what is shown")
     command.add_turns(how, "rounds per model", 3.0)
