@@ -26,6 +26,7 @@ import tensorflow as tf
 TARGET = "tfring_collective"
 _TOKEN = "tensor<f32>"
 _SIZE_DIGITS = 8
+_LEAST_BYTES = 256  # kXlaLeastBytes: fetched from a GPU at once
 
 _TYPES = {
     tf.float16: "f16",
@@ -105,7 +106,7 @@ def text(operands: Sequence[Tensor], results: Sequence[Result], line: str) -> st
         f"output_operand_aliases = [{', '.join(_aliases(results, len(operands)))}]",
         *attributes,
     ]
-    told = f"{line}\0".encode()
+    told = f"{line}\0".encode().ljust(_LEAST_BYTES, b"\0")
     kind = f"tensor<{len(told)}xui8>"
     lines = [f'%config = stablehlo.constant dense<"0x{told.hex()}"> : {kind}', *lines]
     sent = ["%config", *names, "%token", *(name for name, _ in extra)]

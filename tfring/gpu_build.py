@@ -50,6 +50,7 @@ _HEADERS = (
     "custom_ops/core/tfring.h",
     "custom_ops/tensorflow/adapter.h",
     "custom_ops/tensorflow/gpu/gpu_call.h",
+    "custom_ops/tensorflow/request.h",
 )
 # A header of each NVIDIA wheel, by how compilers name it.
 _WHEELS = {
@@ -131,7 +132,12 @@ def build_gpu(force: bool = False) -> str:
         built = pathlib.Path(folder) / _LIBRARY
         _compile(compiler, target, built)
         _try(built)
-        stamp = {"tensorflow": target.version, "tfring": __version__, "compiler": compiler}
+        stamp = {
+            "tensorflow": target.version,
+            "folder": target.folder,
+            "tfring": __version__,
+            "compiler": compiler,
+        }
         (built.parent / _STAMP).write_text(json.dumps(stamp))
         path.parent.mkdir(exist_ok=True)
         # The stamp first: what is there and has one is whole.
@@ -156,8 +162,8 @@ def load(tf: Any) -> str | None:
         The library's path; None where TensorFlow is one for CPUs or nothing was built.
 
     Raises:
-        ImportError: kernels were built for another TensorFlow and none for this, as after an
-            upgrade; or they cannot be loaded.
+        ImportError: TensorFlow or tfring was changed since kernels were built here: without them
+            steps would take longer, unseen. Or they cannot be loaded.
     """
     if not tf.sysconfig.get_build_info().get("is_cuda_build", False):
         return None
@@ -171,7 +177,7 @@ def load(tf: Any) -> str | None:
                 "Run `tfring build-gpu --force`."
             ) from error
         return str(path)
-    others = _others()
+    others = _others(tf.sysconfig.get_lib())
     if others:
         raise ImportError(
             f"tfring's GPU kernels were built for {' and '.join(others)}, but this is tfring "
@@ -207,11 +213,16 @@ def _path(target: _Target) -> pathlib.Path:
     return _cache() / folder / _LIBRARY
 
 
-def _others() -> list[str]:
-    """What the kernels in the cache were built for: "tfring 0.1.0 with TensorFlow 2.20.0"."""
+def _others(folder: str) -> list[str]:
+    """What kernels in the cache were built for, of a TensorFlow in this folder, for people.
+
+    Those of other environments, which share the cache, say nothing about this one.
+    """
     found = set()
     for stamp in _cache().glob(f"*/{_STAMP}"):
         built = json.loads(stamp.read_text())
+        if built.get("folder") != folder:
+            continue
         found.add(f"tfring {built['tfring']} with TensorFlow {built['tensorflow']}")
     return sorted(found)
 

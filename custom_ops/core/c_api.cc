@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "custom_ops/core/collectives/reduce.h"
+#include "custom_ops/core/common/dtype.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/tfring.h"
 #include "custom_ops/core/world.h"
@@ -31,6 +32,16 @@ int Guarded(tfr_error* error, F&& call) noexcept {
   } catch (const std::exception& e) {
     return tfring::Export(tfring::Internal(e.what()), error);
   }
+}
+
+// Calls f(memory) with the world's; without a world, CUDA is found by name.
+template <typename F>
+int WithDeviceMemory(tfr_world* world, tfr_error* error, F&& f) {
+  return Guarded(error, [&] {
+    if (world != nullptr) return f(&world->world->device_memory());
+    tfring::DeviceMemory memory("");
+    return f(&memory);
+  });
 }
 
 }  // namespace
@@ -128,6 +139,38 @@ int tfr_process_set_info(const tfr_world* world, int64_t handle, int32_t* size,
 int tfr_submit(tfr_world* world, const tfr_request* request, tfr_error* error) {
   return Guarded(error, [&] { return world->world->Submit(*request); });
 }
+
+int tfr_device_current(tfr_world* world, int32_t* device, tfr_error* error) {
+  return WithDeviceMemory(world, error, [&](tfring::DeviceMemory* memory) {
+    int number = 0;
+    TFR_RETURN_IF_ERROR(memory->Current(&number));
+    *device = number + 1;
+    return tfring::Status::Ok();
+  });
+}
+
+int tfr_device_copy(tfr_world* world, void* to, const void* from,
+                    uint64_t bytes, void* stream, tfr_error* error) {
+  return WithDeviceMemory(world, error, [&](tfring::DeviceMemory* memory) {
+    return memory->Copy(to, from, bytes, stream);
+  });
+}
+
+int tfr_device_allocate(tfr_world* world, int32_t device, uint64_t bytes,
+                        void** memory, tfr_error* error) {
+  return WithDeviceMemory(world, error, [&](tfring::DeviceMemory* of) {
+    return of->Allocate(device - 1, bytes, memory);
+  });
+}
+
+void tfr_device_free(tfr_world* world, void* memory) {
+  WithDeviceMemory(world, nullptr, [&](tfring::DeviceMemory* of) {
+    of->Free(memory);
+    return tfring::Status::Ok();
+  });
+}
+
+uint64_t tfr_dtype_size(int32_t dtype) { return tfring::DtypeSize(dtype); }
 
 int tfr_run(tfr_world* world, const tfr_request* request, tfr_error* error) {
   return Guarded(error, [&] { return world->world->Run(*request); });

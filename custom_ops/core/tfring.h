@@ -57,6 +57,8 @@ typedef enum tfr_dtype {
   TFR_UINT16 = 17,
   TFR_FLOAT16 = 19,
 } tfr_dtype;
+// Bytes of one element; 0 for a number that is not a tfr_dtype.
+TFR_API uint64_t tfr_dtype_size(int32_t dtype);
 
 // Numbers are Horovod's.
 typedef enum tfr_reduce_op {
@@ -353,6 +355,24 @@ TFR_API int tfr_submit(tfr_world* world, const tfr_request* request,
 // Runs the request on the calling thread and returns when it is done here.
 TFR_API int tfr_run(tfr_world* world, const tfr_request* request,
                     tfr_error* error);
+
+// --- memory of GPUs ----------------------------------------------------------
+
+// For callers that have pointers into it but no CUDA of their own. The CUDA
+// run-time library is the world's cudart_library; `world` NULL: the one in this
+// process, or found by name. FAILED_PRECONDITION: it cannot be loaded.
+
+// The calling thread's CUDA device, as in a request's `device`.
+TFR_API int tfr_device_current(tfr_world* world, int32_t* device,
+                               tfr_error* error);
+// Copies from or to a GPU behind what is in `stream` now, and waits for that.
+TFR_API int tfr_device_copy(tfr_world* world, void* to, const void* from,
+                            uint64_t bytes, void* stream, tfr_error* error);
+// RESOURCE_EXHAUSTED: no memory is left there.
+TFR_API int tfr_device_allocate(tfr_world* world, int32_t device,
+                                uint64_t bytes, void** memory,
+                                tfr_error* error);
+TFR_API void tfr_device_free(tfr_world* world, void* memory);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -124,6 +124,8 @@ Status World::Start(const tfr_config& config) {
   options.group.fail_after_s = config.fail_after_s;
   options.group.recorder = &recorder_;
   options.group.gpu = GpuOptionsOf(config);
+  device_memory_ =
+      std::make_unique<DeviceMemory>(options.group.gpu.cudart_library);
   world_ = std::make_shared<Membership>(
       parts.members, std::move(parts.local), std::move(parts.data),
       options.faults.Of(0), &failures_, options.group);

@@ -8,6 +8,7 @@
 
 #include "custom_ops/core/common/members.h"
 #include "custom_ops/core/common/status.h"
+#include "custom_ops/core/nccl/device_memory.h"
 #include "custom_ops/core/schedule/failure.h"
 #include "custom_ops/core/schedule/membership.h"
 #include "custom_ops/core/schedule/process_sets.h"
@@ -37,6 +38,7 @@ class World {
   void Waits(uint64_t* ns) const;
   Recorder& recorder() { return recorder_; }
   ProcessSets& process_sets() const { return *sets_; }
+  DeviceMemory& device_memory() const { return *device_memory_; }
   void AfterFork();
 
  private:
@@ -53,6 +55,7 @@ class World {
   std::shared_ptr<Membership> world_;  // the group of all ranks
   std::unique_ptr<SideChannel> control_;
   std::unique_ptr<ProcessSets> sets_;
+  std::unique_ptr<DeviceMemory> device_memory_;
   bool left_ = false;
   // One that was run, to be used again: saves small collectives the memory
   // allocator. Null while somebody uses it.

@@ -9,11 +9,8 @@
 namespace tfring {
 namespace {
 
-// The engine takes NULL for "not there", TensorFlow gives it for "empty".
 void* BufferOf(const ScopedTensor& tensor) {
-  static char empty;
-  void* data = TF_TensorData(tensor.get());
-  return data == nullptr ? &empty : data;
+  return NotNull(TF_TensorData(tensor.get()));
 }
 
 ScopedTensor GetInput(TF_OpKernelContext* context, int i, TF_Status* status) {
@@ -28,10 +25,6 @@ std::vector<int64_t> DimsOf(const ScopedTensor& tensor) {
     dims[d] = TF_Dim(tensor.get(), static_cast<int>(d));
   }
   return dims;
-}
-
-bool KeepsShapes(tfr_kind kind) {
-  return kind == TFR_ALLREDUCE || kind == TFR_BROADCAST;
 }
 
 // How much of the collective TensorFlow's thread may do.
@@ -66,7 +59,10 @@ void PendingCall::Start(const CollectiveAttributes& attributes,
   }
   if (attributes.kind == TFR_JOIN) call->counts_.resize(1);
   tfr_request request = call->Describe(tensors);
-  const std::string fault = call->SplitsFault();
+  const std::string fault =
+      has_splits ? SplitsFault(call->GivenSplits(), call->counts_.size(),
+                               call->slots_.size())
+                 : "";
   if (!fault.empty()) request.fault = fault.c_str();
   // After an accepted request `call` may already be gone.
   tfr_error error;
@@ -81,7 +77,7 @@ void PendingCall::Bind(int i, tfr_tensor* tensor, TF_Status* status) {
   if (TF_GetCode(status) != TF_OK) return;
   slot->dims = DimsOf(slot->input);
   slot->dtype = TF_TensorType(slot->input.get());
-  if (KeepsShapes(attributes_.kind)) BindOutput(i, slot, status);
+  if (attributes_.keeps_shapes()) BindOutput(i, slot, status);
   if (TF_GetCode(status) != TF_OK) return;
   tensor->output = slot->output ? BufferOf(slot->output) : nullptr;
   tensor->input = slot->input ? BufferOf(slot->input) : tensor->output;
@@ -108,33 +104,16 @@ void PendingCall::BindSplits(TF_Status* status) {
                                      attributes_.process_set)));
 }
 
-std::string PendingCall::SplitsFault() const {
-  if (!splits_) return {};
-  const int64_t given = TF_TensorElementCount(splits_.get());
-  if (given == 0 || static_cast<size_t>(given) == counts_.size()) return {};
-  return "`splits` must hold one number of rows for each rank of the process "
-         "set, " +
-         std::to_string(counts_.size() / slots_.size()) + ". Received: " +
-         std::to_string(given / static_cast<int64_t>(slots_.size())) +
-         " numbers";
+size_t PendingCall::GivenSplits() const {
+  return splits_ ? static_cast<size_t>(TF_TensorElementCount(splits_.get()))
+                 : 0;
 }
 
 tfr_request PendingCall::Describe(const std::vector<tfr_tensor>& tensors) {
-  tfr_request request = {};
-  request.name = attributes_.name.c_str();
-  request.kind = attributes_.kind;
-  request.process_set = attributes_.process_set;
-  request.reduce_op = attributes_.reduce_op;
-  request.root = attributes_.root;
-  request.tensor_count = static_cast<int32_t>(tensors.size());
-  request.tensors = tensors.data();
-  request.prescale = attributes_.prescale;
-  request.postscale = attributes_.postscale;
-  request.wire_dtype = attributes_.wire_dtype;
-  if (splits_ && TF_TensorElementCount(splits_.get()) > 0) {
+  tfr_request request = attributes_.Describe(tensors, &counts_);
+  if (GivenSplits() > 0) {
     request.splits = static_cast<const int64_t*>(TF_TensorData(splits_.get()));
   }
-  request.counts = counts_.empty() ? nullptr : counts_.data();
   request.allocate = &PendingCall::Allocate;
   request.done = &PendingCall::Done;
   request.user = this;
@@ -161,16 +140,6 @@ void PendingCall::Done(void* user, const tfr_error* error) {
   static_cast<PendingCall*>(user)->Finish(error->code, error->text);
 }
 
-namespace {
-
-// A lost peer is ABORTED to TensorFlow: its executor turns the UNAVAILABLE of
-// an op it does not know as communication into INTERNAL.
-TF_Code ToTensorFlow(int code) {
-  return code == TFR_UNAVAILABLE ? TF_ABORTED : static_cast<TF_Code>(code);
-}
-
-}  // namespace
-
 void PendingCall::SetCounts(TF_Status* status) {
   if (attributes_.kind == TFR_JOIN) {
     const ScopedTensor output(TF_AllocateOutput(context_, 0, TF_INT32, nullptr,
@@ -193,7 +162,8 @@ void PendingCall::SetCounts(TF_Status* status) {
 
 void PendingCall::Fail(int code, const char* text) {
   const ScopedStatus status = NewStatus();
-  TF_SetStatus(status.get(), ToTensorFlow(code), text);
+  TF_SetStatus(status.get(), static_cast<TF_Code>(CodeForTensorFlow(code)),
+               text);
   TF_OpKernelContext_Failure(context_, status.get());
 }
 

@@ -40,8 +40,7 @@ class PendingCall {
   tfr_request Describe(const std::vector<tfr_tensor>& tensors);
   // Reads alltoall's last input and makes room for what `counts` will hold.
   void BindSplits(TF_Status* status);
-  // What is wrong with the splits, or empty.
-  std::string SplitsFault() const;
+  size_t GivenSplits() const;  // 0: equal parts
   // Outputs that the engine's `counts` give.
   void SetCounts(TF_Status* status);
   void Fail(int code, const char* text);

@@ -18,23 +18,30 @@ void WorldHolder::Set(tfr_world* world, std::string reason) {
   Await(&idle_, &lock, [this] { return using_ == 0; });
 }
 
-int WorldHolder::With(const std::function<int(tfr_world*)>& use,
-                      tfr_error* error) {
-  tfr_world* world;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    world = world_;
-    if (world == nullptr) {
-      error->code = TFR_FAILED_PRECONDITION;
-      std::snprintf(error->text, sizeof(error->text), "%s", reason_.c_str());
-      return error->code;
-    }
-    ++using_;
+tfr_world* WorldHolder::Begin(tfr_error* error) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++using_;
+  if (world_ == nullptr && error != nullptr) {
+    error->code = TFR_FAILED_PRECONDITION;
+    std::snprintf(error->text, sizeof(error->text), "%s", reason_.c_str());
   }
-  const int code = use(world);
+  return world_;
+}
+
+int WorldHolder::End(int code) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (--using_ == 0) idle_.notify_all();
   return code;
+}
+
+int WorldHolder::With(const std::function<int(tfr_world*)>& use,
+                      tfr_error* error) {
+  tfr_world* const world = Begin(error);
+  return End(world == nullptr ? TFR_FAILED_PRECONDITION : use(world));
+}
+
+int WorldHolder::WithAny(const std::function<int(tfr_world*)>& use) {
+  return End(use(Begin(nullptr)));
 }
 
 int WorldHolder::Submit(const tfr_request& request, tfr_error* error) {

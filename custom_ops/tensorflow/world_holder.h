@@ -24,6 +24,8 @@ class WorldHolder {
 
   // Calls use(world), or fails with FAILED_PRECONDITION and the reason.
   int With(const std::function<int(tfr_world*)>& use, tfr_error* error);
+  // The same with NULL where there is none.
+  int WithAny(const std::function<int(tfr_world*)>& use);
 
   // tfr_submit on the world.
   int Submit(const tfr_request& request, tfr_error* error);
@@ -31,6 +33,11 @@ class WorldHolder {
  private:
   // A count rather than a shared lock: `done` may run inside tfr_submit and
   // start the next op on the same thread.
+  // In use from then on, until End(), which returns the code. The error is
+  // filled where there is no world.
+  tfr_world* Begin(tfr_error* error);
+  int End(int code);
+
   std::mutex mutex_;
   std::condition_variable idle_;
   tfr_world* world_ = nullptr;

@@ -3,8 +3,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tensorflow/c/tf_datatype.h"
-
 namespace tfring {
 namespace {
 
@@ -52,16 +50,12 @@ class Reader {
 
 }  // namespace
 
-size_t XlaTensor::bytes() const {
-  size_t bytes = TF_DataTypeSize(static_cast<TF_DataType>(dtype));
-  for (const int64_t dim : dims) bytes *= static_cast<size_t>(dim);
-  return bytes;
-}
-
 size_t XlaTensor::bytes(int64_t rows) const {
-  XlaTensor other = *this;
-  if (!other.dims.empty()) other.dims[0] = rows;
-  return other.bytes();
+  size_t bytes = tfr_dtype_size(dtype) * static_cast<size_t>(rows);
+  for (size_t d = 1; d < dims.size(); ++d) {
+    bytes *= static_cast<size_t>(dims[d]);
+  }
+  return bytes;
 }
 
 bool XlaCall::Parse(const char* text, size_t size) {

@@ -8,7 +8,8 @@
 //   and at last the name, two hexadecimal digits for each byte.
 //
 // `size`: of the line, kXlaSizeDigits digits, so that it can be fetched from a
-// device. Factors are float64 bit patterns.
+// device. Zeros follow up to kXlaLeastBytes, which are fetched at once. Factors
+// are float64 bit patterns.
 #ifndef TFRING_TENSORFLOW_XLA_CALL_H_
 #define TFRING_TENSORFLOW_XLA_CALL_H_
 
@@ -18,10 +19,13 @@
 #include <vector>
 
 #include "custom_ops/core/tfring.h"
+#include "custom_ops/tensorflow/request.h"
+#include "custom_ops/tensorflow/xla_memory.h"
 
 namespace tfring {
 
 constexpr size_t kXlaSizeDigits = 8;
+constexpr size_t kXlaLeastBytes = 256;
 
 // Kinds that are no collectives.
 constexpr int32_t kXlaProbe = 1000;       // succeeds
@@ -33,20 +37,12 @@ struct XlaTensor {
   int32_t dtype = 0;
   std::vector<int64_t> dims;
 
-  size_t bytes(int64_t rows) const;  // with that many rows, or as a scalar
-  size_t bytes() const;
+  size_t bytes(int64_t rows) const;  // with that many rows
+  size_t bytes() const { return bytes(dims.empty() ? 1 : dims[0]); }
 };
 
-struct XlaCall {
-  int32_t kind = 0;
-  int64_t process_set = 0;
-  int32_t reduce_op = 0;
-  int32_t root = 0;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  int32_t wire_dtype = 0;
+struct XlaCall : CollectiveArguments {
   std::vector<XlaTensor> tensors;
-  std::string name;
   // Some dimensions were not known when the program was traced: the operand
   // after the token holds all of them, as int32.
   bool dims_operand = false;
@@ -58,19 +54,21 @@ struct XlaCall {
   size_t dim_count() const;
 };
 
-// Operands and results in host memory, and what became of them.
+// Results of a call: one per tensor, a query has one, too.
+inline size_t XlaResults(const XlaCall& call) {
+  return call.kind >= kXlaFirstQuery ? 1 : call.tensors.size();
+}
+
+// Operands and results, and where they are.
 struct XlaBuffers {
   std::vector<const void*> inputs;  // one per tensor
-  std::vector<void*> outputs;       // one per tensor; a query has one, too
+  std::vector<void*> outputs;       // one per result
+  XlaMemory memory;
 };
 
 // Runs the call and waits for it. Returns a tfr_code; `*text` is the reason.
 int RunXlaCall(const XlaCall& call, const XlaBuffers& buffers,
                std::string* text);
-
-// Sizes of the results in bytes. Returns a tfr_code.
-int XlaResultSizes(const XlaCall& call, std::vector<size_t>* sizes,
-                   std::string* text);
 
 // `text` with a mark by which tfring/_xla_errors.py knows the class of error.
 std::string MarkedError(int code, const std::string& text);

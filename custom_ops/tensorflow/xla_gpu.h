@@ -1,8 +1,14 @@
 // The custom call on CUDA. Not proven on a GPU yet.
 //
-// Copies operands to host memory, runs the collective there, and copies results
-// back, all on the stream that XLA gives and waiting for it. The CUDA run-time
-// is the one that TensorFlow has loaded, found when the program runs.
+// Tensors stay on the GPU: the request tells the engine the device and XLA's
+// stream, and the engine waits there for an event (core/nccl/device_plane.h).
+// The calling thread waits until the engine is done, so that XLA hears of
+// errors; what XLA launches afterwards sees the results.
+//
+// What must be read on the host is fetched: the line that tells the call, once
+// for all that fit into kXlaLeastBytes; dimensions that were not known when the
+// program was traced; and the numbers of rows of an allgather. Each of these
+// waits for the stream once, an allreduce of a few tensors once in all.
 #ifndef TFRING_TENSORFLOW_XLA_GPU_H_
 #define TFRING_TENSORFLOW_XLA_GPU_H_
 

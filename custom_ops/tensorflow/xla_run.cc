@@ -3,10 +3,7 @@
 // calling thread is one of XLA's; calls of one program are a chain, so it holds
 // one of them at most.
 #include <condition_variable>
-#include <cstring>
-#include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -18,16 +15,6 @@
 namespace tfring {
 namespace {
 
-// The engine takes NULL for "not there", XLA may give it for "empty".
-void* NotNull(const void* data) {
-  static char empty;
-  return data == nullptr ? &empty : const_cast<void*>(data);
-}
-
-bool KeepsShapes(int32_t kind) {
-  return kind == TFR_ALLREDUCE || kind == TFR_BROADCAST;
-}
-
 // Rows of result i as the program has been compiled.
 int64_t ExpectedRows(const XlaCall& call, size_t i, int32_t size,
                      int32_t rank) {
@@ -38,19 +25,15 @@ int64_t ExpectedRows(const XlaCall& call, size_t i, int32_t size,
   return rows / size + (rank < rows % size ? 1 : 0);
 }
 
-int PlaceIn(int64_t process_set, int32_t* size, int32_t* rank,
-            tfr_error* error) {
-  return CurrentWorld().With(
-      [&](tfr_world* world) {
-        return tfr_process_set_info(world, process_set, size, rank, error);
-      },
-      error);
-}
-
 class Run {
  public:
   Run(const XlaCall& call, const XlaBuffers& buffers)
       : call_(call), buffers_(buffers), scratch_(call.tensors.size()) {}
+  ~Run() {
+    for (void* const memory : scratch_) buffers_.memory.Free(memory);
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
 
   int Go(std::string* text) {
     tfr_error error = {};
@@ -62,10 +45,7 @@ class Run {
     }
     std::unique_lock<std::mutex> lock(mutex_);
     Await(&ended_, &lock, [this] { return done_; });
-    if (error_.code == TFR_OK) {
-      if (!RowsFit(text)) return TFR_INVALID_ARGUMENT;
-      return TFR_OK;
-    }
+    if (error_.code == TFR_OK) return CheckRows(text);
     *text = error_.text;
     return error_.code;
   }
@@ -78,18 +58,9 @@ class Run {
     std::vector<tfr_tensor> tensors(call_.tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = Describe(i);
     if (call_.kind == TFR_ALLTOALL) counts_.resize(tensors.size() * size_);
-    tfr_request request = {};
-    request.name = call_.name.c_str();
-    request.kind = call_.kind;
-    request.process_set = call_.process_set;
-    request.reduce_op = call_.reduce_op;
-    request.root = call_.root;
-    request.tensor_count = static_cast<int32_t>(tensors.size());
-    request.tensors = tensors.data();
-    request.prescale = call_.prescale;
-    request.postscale = call_.postscale;
-    request.wire_dtype = call_.wire_dtype;
-    request.counts = counts_.empty() ? nullptr : counts_.data();
+    tfr_request request = call_.Describe(tensors, &counts_);
+    request.device = buffers_.memory.device();
+    request.stream = buffers_.memory.stream();
     request.allocate = [](void* user, int32_t tensor, int64_t rows) {
       return static_cast<Run*>(user)->Allocate(tensor, rows);
     };
@@ -105,7 +76,7 @@ class Run {
     const XlaTensor& tensor = call_.tensors[i];
     tfr_tensor described = {};
     described.input = NotNull(buffers_.inputs[i]);
-    if (KeepsShapes(call_.kind)) {
+    if (call_.keeps_shapes()) {
       described.output = NotNull(buffers_.outputs[i]);
     }
     described.dims = tensor.dims.data();
@@ -119,8 +90,8 @@ class Run {
   void* Allocate(int32_t i, int64_t rows) {
     if (rows == ExpectedRows(call_, i, size_, rank_))
       return NotNull(buffers_.outputs[i]);
-    scratch_[i].reset(new (std::nothrow) char[call_.tensors[i].bytes(rows)]);
-    return scratch_[i].get();
+    scratch_[i] = buffers_.memory.Allocate(call_.tensors[i].bytes(rows));
+    return scratch_[i];
   }
 
   void Done(const tfr_error* error) {
@@ -131,9 +102,9 @@ class Run {
     ended_.notify_one();
   }
 
-  bool RowsFit(std::string* text) const {
-    if (call_.kind == TFR_ALLGATHER) return GatheredFit(text);
-    if (call_.kind != TFR_ALLTOALL) return true;
+  int CheckRows(std::string* text) const {
+    if (call_.kind == TFR_ALLGATHER) return CheckGathered(text);
+    if (call_.kind != TFR_ALLTOALL) return TFR_OK;
     for (size_t i = 0; i < call_.tensors.size(); ++i) {
       for (int32_t r = 0; r < size_; ++r) {
         if (counts_[i * size_ + r] * size_ == call_.tensors[i].dims[0])
@@ -143,16 +114,19 @@ class Run {
           rows[k] = counts_[i * size_ + k] * size_;
         }
         *text = Uneven("alltoall", rows);
-        return false;
+        return TFR_INVALID_ARGUMENT;
       }
     }
-    return true;
+    return TFR_OK;
   }
 
   // The last tensor of an allgather is each rank's numbers of rows.
-  bool GatheredFit(std::string* text) const {
+  int CheckGathered(std::string* text) const {
     const size_t last = call_.tensors.size() - 1;
-    const auto* rows = static_cast<const int64_t*>(buffers_.outputs[last]);
+    std::vector<int64_t> rows(last * size_);
+    const int code = buffers_.memory.Copy(rows.data(), buffers_.outputs[last],
+                                          rows.size() * sizeof(int64_t), text);
+    if (code != TFR_OK) return code;
     for (size_t i = 0; i < last; ++i) {
       std::vector<int64_t> of(size_);
       bool fits = true;
@@ -162,9 +136,9 @@ class Run {
       }
       if (fits) continue;
       *text = Uneven("allgather", of);
-      return false;
+      return TFR_INVALID_ARGUMENT;
     }
-    return true;
+    return TFR_OK;
   }
 
   std::string Uneven(const char* what, const std::vector<int64_t>& rows) const {
@@ -182,7 +156,7 @@ class Run {
 
   const XlaCall& call_;
   const XlaBuffers& buffers_;
-  std::vector<std::unique_ptr<char[]>> scratch_;
+  std::vector<void*> scratch_;  // results that do not fit, or null
   std::vector<int64_t> counts_;
   int32_t size_ = 0;
   int32_t rank_ = 0;  // place in the process set
@@ -192,16 +166,16 @@ class Run {
   tfr_error error_ = {};
 };
 
-int Answer(const XlaCall& call, void* output, std::string* text) {
+int Answer(const XlaCall& call, const XlaBuffers& buffers, std::string* text) {
   const Query query{call.kind - kXlaFirstQuery, call.process_set};
   tfr_error error = {};
   int32_t answer = 0;
   const int code = CurrentWorld().With(
       [&](tfr_world* world) { return Ask(world, query, &answer, &error); },
       &error);
-  std::memcpy(output, &answer, sizeof(answer));
   *text = error.text;
-  return code;
+  if (code != TFR_OK) return code;
+  return buffers.memory.Copy(buffers.outputs[0], &answer, sizeof(answer), text);
 }
 
 // Hands its tensor on; its name is the error's text. XLA leaves assertions out.
@@ -210,15 +184,19 @@ int Check(const XlaCall& call, const XlaBuffers& buffers, std::string* text) {
   if (bytes < sizeof(float)) return TFR_INTERNAL;
   float last;
   const auto* values = static_cast<const char*>(buffers.inputs[0]);
-  std::memcpy(&last, values + bytes - sizeof(last), sizeof(last));
-  std::memmove(buffers.outputs[0], values, bytes);
-  if (last <= 0) return TFR_OK;
+  int code = buffers.memory.Copy(&last, values + bytes - sizeof(last),
+                                 sizeof(last), text);
+  if (code == TFR_OK && values != buffers.outputs[0]) {
+    code = buffers.memory.Copy(buffers.outputs[0], values, bytes, text);
+  }
+  if (code != TFR_OK || last <= 0) return code;
   *text = call.name;
   return TFR_INVALID_ARGUMENT;
 }
 
+// As Python knows TensorFlow's codes.
 const char* NameOf(int code) {
-  switch (code) {
+  switch (CodeForTensorFlow(code)) {
     case TFR_CANCELLED:
       return "CANCELLED";
     case TFR_INVALID_ARGUMENT:
@@ -231,8 +209,8 @@ const char* NameOf(int code) {
       return "RESOURCE_EXHAUSTED";
     case TFR_FAILED_PRECONDITION:
       return "FAILED_PRECONDITION";
-    case TFR_UNAVAILABLE:
-      return "ABORTED";  // as in pending_call.cc
+    case kAborted:
+      return "ABORTED";
     default:
       return "INTERNAL";
   }
@@ -249,27 +227,9 @@ int RunXlaCall(const XlaCall& call, const XlaBuffers& buffers,
   }
   if (call.kind == kXlaCheck) return Check(call, buffers, text);
   if (call.kind >= kXlaFirstQuery) {
-    return Answer(call, buffers.outputs[0], text);
+    return Answer(call, buffers, text);
   }
   return Run(call, buffers).Go(text);
-}
-
-int XlaResultSizes(const XlaCall& call, std::vector<size_t>* sizes,
-                   std::string* text) {
-  sizes->clear();
-  if (call.kind >= kXlaFirstQuery) sizes->push_back(sizeof(int32_t));
-  int32_t size = 0;
-  int32_t rank = 0;
-  tfr_error error = {};
-  if (!call.tensors.empty() &&
-      PlaceIn(call.process_set, &size, &rank, &error) != TFR_OK) {
-    *text = error.text;
-    return error.code;
-  }
-  for (size_t i = 0; i < call.tensors.size(); ++i) {
-    sizes->push_back(call.tensors[i].bytes(ExpectedRows(call, i, size, rank)));
-  }
-  return TFR_OK;
 }
 
 std::string MarkedError(int code, const std::string& text) {

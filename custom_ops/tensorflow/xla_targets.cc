@@ -43,7 +43,7 @@ void HostTarget(void* results, const void** operands, const char*, size_t,
   if (call.dims_operand) {
     call.SetDims(static_cast<const int32_t*>(operands[tensors + 1]));
   }
-  const size_t outputs = call.kind >= kXlaFirstQuery ? 1 : tensors;
+  const size_t outputs = XlaResults(call);
   void* const* const places =
       outputs == 0 ? &results : static_cast<void* const*>(results);
   XlaBuffers buffers;

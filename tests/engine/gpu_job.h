@@ -115,6 +115,7 @@ class Double : public GpuLibrary {
   int64_t alive() const { return Call("gpu_double_alive"); }
   int64_t aborts() const { return Call("gpu_double_aborts"); }
   int64_t nccl_calls() const { return Call("gpu_double_nccl_calls"); }
+  int64_t waits() const { return Call("gpu_double_waits"); }
   void Slow(int64_t us) const { Set("gpu_double_slow", us); }
 
  private:

@@ -27,12 +27,12 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> pathlib.Pa
 class _TensorFlow:
     """A TensorFlow for GPUs, of any version."""
 
-    def __init__(self, version: str, gpus: int = 0) -> None:
+    def __init__(self, version: str, gpus: int = 0, folder: str = "/tensorflow") -> None:
         self.__version__ = version
         self.version = types.SimpleNamespace(GIT_VERSION=f"v{version}")
         self.sysconfig = types.SimpleNamespace(
             get_build_info=lambda: {"is_cuda_build": True},
-            get_lib=lambda: "/tensorflow",
+            get_lib=lambda: folder,
             get_compile_flags=lambda: ["-I/tensorflow/include", "--std=c++17"],
         )
         self.config = types.SimpleNamespace(list_physical_devices=lambda kind: [kind] * gpus)
@@ -61,7 +61,7 @@ def _pretend_built(tf: _TensorFlow) -> pathlib.Path:
     path = gpu_build._path(gpu_build._Target.of(tf))
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
-    stamp = {"tensorflow": tf.__version__, "tfring": "0.1.0", "compiler": "g++"}
+    stamp = {"tensorflow": tf.__version__, "folder": tf.sysconfig.get_lib(), "tfring": "0.1.0"}
     (path.parent / "built.json").write_text(json.dumps(stamp))
     return path
 
@@ -149,6 +149,11 @@ def test_after_an_upgrade_of_tensorflow(tensorflow: Any) -> None:
     assert newer.loaded == []
     assert cli.main(["build-gpu", "--remove"]) == 0
     assert gpu_build.load(newer) is None
+
+
+def test_kernels_of_another_environment_say_nothing(tensorflow: Any) -> None:
+    _pretend_built(tensorflow)
+    assert gpu_build.load(_TensorFlow("2.100.0", folder="/elsewhere/tensorflow")) is None
 
 
 @pytest.mark.parametrize("gpus", [0, 1])

@@ -15,11 +15,14 @@ Status LookUp(const Library& library, CudaApi* cuda) {
   TFR_REQUIRE(StreamCreateWithFlags);
   TFR_REQUIRE(StreamDestroy);
   TFR_REQUIRE(StreamWaitEvent);
+  TFR_REQUIRE(StreamSynchronize);
   TFR_REQUIRE(EventCreateWithFlags);
   TFR_REQUIRE(EventDestroy);
   TFR_REQUIRE(EventRecord);
   TFR_REQUIRE(EventQuery);
   TFR_REQUIRE(MemcpyAsync);
+  TFR_REQUIRE(Malloc);
+  TFR_REQUIRE(Free);
   TFR_REQUIRE(HostAlloc);
   TFR_REQUIRE(FreeHost);
   TFR_REQUIRE(GetErrorString);

@@ -39,12 +39,15 @@ struct CudaApi {
   int (*StreamCreateWithFlags)(CudaStream* stream, unsigned flags);
   int (*StreamDestroy)(CudaStream stream);
   int (*StreamWaitEvent)(CudaStream stream, CudaEvent event, unsigned flags);
+  int (*StreamSynchronize)(CudaStream stream);
   int (*EventCreateWithFlags)(CudaEvent* event, unsigned flags);
   int (*EventDestroy)(CudaEvent event);
   int (*EventRecord)(CudaEvent event, CudaStream stream);
   int (*EventQuery)(CudaEvent event);
   int (*MemcpyAsync)(void* to, const void* from, size_t bytes, int kind,
                      CudaStream stream);
+  int (*Malloc)(void** memory, size_t bytes);
+  int (*Free)(void* memory);
   int (*HostAlloc)(void** memory, size_t bytes, unsigned flags);
   int (*FreeHost)(void* memory);
   const char* (*GetErrorString)(int error);

@@ -14,28 +14,22 @@ namespace {
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// The engine takes NULL for "not there", TensorFlow gives it for "empty".
 void* BufferOf(const Tensor& tensor) {
-  static char empty;
-  void* const data = const_cast<char*>(tensor.tensor_data().data());
-  return data == nullptr ? &empty : data;
+  return NotNull(tensor.tensor_data().data());
 }
 
 absl::Status ToTensorFlow(const tfr_error& error) {
-  // See ToTensorFlow in pending_call.cc.
-  const auto code = error.code == TFR_UNAVAILABLE
-                        ? absl::StatusCode::kAborted
-                        : static_cast<absl::StatusCode>(error.code);
-  return absl::Status(code, error.text);
+  return absl::Status(
+      static_cast<absl::StatusCode>(CodeForTensorFlow(error.code)), error.text);
 }
 
 }  // namespace
 
-GpuCall::GpuCall(const GpuAttributes& attributes,
+GpuCall::GpuCall(const CollectiveArguments& attributes,
                  tensorflow::OpKernelContext* context, Done done)
     : attributes_(attributes), context_(context), done_(std::move(done)) {}
 
-void GpuCall::Start(const GpuAttributes& attributes,
+void GpuCall::Start(const CollectiveArguments& attributes,
                     tensorflow::OpKernelContext* context, Done done) {
   auto* const call = new GpuCall(attributes, context, std::move(done));
   // After a successful submission the call may be gone.
@@ -71,9 +65,7 @@ absl::Status GpuCall::Bind(int i, tfr_tensor* tensor) {
   tensor->dims = dims.data();
   tensor->ndims = static_cast<int32_t>(dims.size());
   tensor->dtype = static_cast<int32_t>(input.dtype());
-  if (attributes_.kind != TFR_ALLREDUCE && attributes_.kind != TFR_BROADCAST) {
-    return absl::OkStatus();
-  }
+  if (!attributes_.keeps_shapes()) return absl::OkStatus();
   Tensor* output = nullptr;
   const absl::Status allocated = context_->forward_input_or_allocate_output(
       {i}, i, input.shape(), &output);
@@ -88,33 +80,15 @@ absl::Status GpuCall::BindSplits() {
   counts_.resize(dims_.size() * ranks);
   const auto flat = splits.flat<int64_t>();
   splits_.assign(flat.data(), flat.data() + flat.size());
-  if (!splits_.empty() && splits_.size() != counts_.size()) {
-    fault_ =
-        "`splits` must hold one number of rows for each rank of the process "
-        "set, " +
-        std::to_string(ranks) +
-        ". Received: " + std::to_string(splits_.size() / dims_.size()) +
-        " numbers";
-  }
+  fault_ = SplitsFault(splits_.size(), counts_.size(), dims_.size());
   return absl::OkStatus();
 }
 
 tfr_request GpuCall::Describe(const std::vector<tfr_tensor>& tensors) {
   stream_executor::Stream* const stream =
       context_->op_device_context()->stream();
-  tfr_request request = {};
-  request.name = attributes_.name.c_str();
-  request.kind = attributes_.kind;
-  request.process_set = attributes_.process_set;
-  request.reduce_op = static_cast<int32_t>(attributes_.reduce_op);
-  request.root = static_cast<int32_t>(attributes_.root);
-  request.wire_dtype = static_cast<int32_t>(attributes_.wire_dtype);
-  request.prescale = attributes_.prescale;
-  request.postscale = attributes_.postscale;
-  request.tensor_count = static_cast<int32_t>(tensors.size());
-  request.tensors = tensors.data();
+  tfr_request request = attributes_.Describe(tensors, &counts_);
   request.splits = splits_.empty() ? nullptr : splits_.data();
-  request.counts = counts_.empty() ? nullptr : counts_.data();
   request.fault = fault_.empty() ? nullptr : fault_.c_str();
   request.allocate = &GpuCall::Allocate;
   request.done = &GpuCall::Ended;

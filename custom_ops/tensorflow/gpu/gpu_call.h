@@ -7,34 +7,22 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/core/tfring.h"
+#include "custom_ops/tensorflow/request.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfring {
-
-// What the op's attributes say, read once per kernel.
-struct GpuAttributes {
-  tfr_kind kind;
-  std::string name;
-  int64_t process_set = 0;
-  int64_t reduce_op = TFR_SUM;
-  int64_t root = 0;
-  int64_t wire_dtype = 0;
-  double prescale = 1.0;
-  double postscale = 1.0;
-};
 
 class GpuCall {
  public:
   using Done = tensorflow::AsyncOpKernel::DoneCallback;
 
   // Starts the collective and returns at once; `done` is called exactly once.
-  static void Start(const GpuAttributes& attributes,
+  static void Start(const CollectiveArguments& attributes,
                     tensorflow::OpKernelContext* context, Done done);
 
  private:
-  GpuCall(const GpuAttributes& attributes, tensorflow::OpKernelContext* context,
-          Done done);
+  GpuCall(const CollectiveArguments& attributes,
+          tensorflow::OpKernelContext* context, Done done);
 
   absl::Status Submit();
   // Describes tensor i, which stays in the context until the op is done.
@@ -48,7 +36,7 @@ class GpuCall {
   static void* Allocate(void* user, int32_t tensor, int64_t rows);
   static void Ended(void* user, const tfr_error* error);
 
-  const GpuAttributes& attributes_;
+  const CollectiveArguments& attributes_;
   tensorflow::OpKernelContext* const context_;
   Done done_;
   std::vector<std::vector<int64_t>> dims_;

@@ -25,6 +25,14 @@ absl::Status ReadFactor(tensorflow::OpKernelConstruction* construction,
   return read;
 }
 
+absl::Status ReadInt(tensorflow::OpKernelConstruction* construction,
+                     const char* name, int32_t* value) {
+  int64_t wide = 0;
+  const absl::Status read = construction->GetAttr(name, &wide);
+  *value = static_cast<int32_t>(wide);
+  return read;
+}
+
 template <tfr_kind kind>
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
@@ -37,15 +45,15 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
                                      "process_set", &attributes_.process_set));
     if (kind == TFR_BROADCAST) {
       OP_REQUIRES_OK(construction,
-                     construction->GetAttr("root", &attributes_.root));
+                     ReadInt(construction, "root", &attributes_.root));
     }
     if (kind == TFR_ALLREDUCE) {
-      OP_REQUIRES_OK(construction, construction->GetAttr(
-                                       "wire_dtype", &attributes_.wire_dtype));
+      OP_REQUIRES_OK(construction, ReadInt(construction, "wire_dtype",
+                                           &attributes_.wire_dtype));
     }
     if (kind != TFR_ALLREDUCE && kind != TFR_REDUCESCATTER) return;
     OP_REQUIRES_OK(construction,
-                   construction->GetAttr("reduce_op", &attributes_.reduce_op));
+                   ReadInt(construction, "reduce_op", &attributes_.reduce_op));
     OP_REQUIRES_OK(construction, ReadFactor(construction, "prescale_bits",
                                             &attributes_.prescale));
     OP_REQUIRES_OK(construction, ReadFactor(construction, "postscale_bits",
@@ -58,7 +66,7 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   }
 
  private:
-  GpuAttributes attributes_;
+  CollectiveArguments attributes_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfringAllreduce").Device(tensorflow::DEVICE_GPU),

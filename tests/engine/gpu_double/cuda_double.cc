@@ -194,6 +194,7 @@ GPU_DOUBLE_API void gpu_double_pinned_limit(uint64_t bytes) {
 GPU_DOUBLE_API int64_t gpu_double_alive() { return Count().alive; }
 GPU_DOUBLE_API int64_t gpu_double_aborts() { return Count().aborts; }
 GPU_DOUBLE_API int64_t gpu_double_nccl_calls() { return Count().nccl_calls; }
+GPU_DOUBLE_API int64_t gpu_double_waits() { return Count().waits; }
 
 GPU_DOUBLE_API const char* cudaGetErrorString(int error) {
   switch (error) {
@@ -249,6 +250,7 @@ GPU_DOUBLE_API int cudaMemcpyAsync(void* to, const void* from, size_t bytes,
 }
 
 GPU_DOUBLE_API int cudaStreamSynchronize(void* stream) {
+  ++Count().waits;
   gpu_double::StreamOf(stream)->Synchronize();
   return gpu_double::kOk;
 }

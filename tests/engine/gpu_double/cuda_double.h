@@ -15,6 +15,7 @@ struct Counters {
   std::atomic<int64_t> alive{0};
   std::atomic<int64_t> aborts{0};
   std::atomic<int64_t> nccl_calls{0};
+  std::atomic<int64_t> waits{0};
 };
 Counters& Count();
 

@@ -40,5 +40,7 @@ GPU_DOUBLE_API int64_t gpu_double_alive();
 GPU_DOUBLE_API int64_t gpu_double_aborts();
 // Collectives and messages that NCCL was asked for so far.
 GPU_DOUBLE_API int64_t gpu_double_nccl_calls();
+// Times that a thread was made to wait for a stream so far.
+GPU_DOUBLE_API int64_t gpu_double_waits();
 
 #endif  // TFRING_TESTS_ENGINE_GPU_DOUBLE_H_
