@@ -60,6 +60,13 @@ def test_readme_is_up_to_date() -> None:
     assert shown.strip() == measured.summary(measured.MEASURED.read_text())
 
 
+def test_readme_may_say_who_is_faster_from_16_kib_on() -> None:
+    text = measured.part(measured.MEASURED.read_text(), "numbers")
+    rows = [row for rows in measured.tables(text, "bytes") for row in rows]
+    slower = [row for row in rows if not row["engine / best peer"].startswith("0.")]
+    assert {row["bytes"] for row in slower} <= {"4 B", "1 KiB"}
+
+
 def test_a_row_has_the_fastest_other_library() -> None:
     lines = measured.summary(page()).splitlines()
     assert "| 4 B | 2.00 us | 2.50 us, MPI 5 | 0.80 | - |" in lines
