@@ -58,15 +58,10 @@ def tfring_allreduce(
 ) -> list[Any]:
     """As the op `TfringAllreduce`."""
     del eager
-    in_place = attributes["reduce_op"] in (Average, Sum, Adasum)
-    numbers = {**attributes}
-
-    def create(inputs: Sequence[Any]) -> list[Any]:
-        return _call(_calls.ALLREDUCE, inputs, _like(inputs, in_place), tensor_name, numbers)
-
+    attributes = {"wire_dtype": 0, **attributes}
+    results = functools.partial(_like, in_place=attributes["reduce_op"] in (Average, Sum, Adasum))
     gradient = _gradients._allreduce_gradient
-    attributes = {"wire_dtype": 0, **attributes, "tensor_name": tensor_name}
-    return _differentiable(create, gradient, tensors, attributes)
+    return _as_op(_calls.ALLREDUCE, tensors, tensor_name, attributes, results, gradient)
 
 
 def tfring_broadcast(
@@ -74,14 +69,9 @@ def tfring_broadcast(
 ) -> list[Any]:
     """As the op `TfringBroadcast`."""
     del eager
-    numbers = {**attributes}
-
-    def create(inputs: Sequence[Any]) -> list[Any]:
-        return _call(_calls.BROADCAST, inputs, _like(inputs, True), tensor_name, numbers)
-
+    results = functools.partial(_like, in_place=True)
     gradient = _gradients._broadcast_gradient
-    attributes = {**attributes, "tensor_name": tensor_name}
-    return _differentiable(create, gradient, tensors, attributes)
+    return _as_op(_calls.BROADCAST, tensors, tensor_name, attributes, results, gradient)
 
 
 def tfring_allgather(
@@ -91,13 +81,11 @@ def tfring_allgather(
     del eager
     size = len(process_sets.ranks_of(process_set))
 
-    def create(inputs: Sequence[Any]) -> list[Any]:
-        results = [Result(_with_rows(x, size), i, size) for i, x in enumerate(inputs)]
-        numbers = {"process_set": process_set}
-        return _call(_calls.ALLGATHER, inputs, results, tensor_name, numbers)
+    def results(inputs: Sequence[Any]) -> list[Result]:
+        return [Result(_with_rows(x, size), i, size) for i, x in enumerate(inputs)]
 
-    attributes = {"process_set": process_set, "tensor_name": tensor_name}
-    return _differentiable(create, _allgather_gradient, tensors, attributes)
+    attributes = {"process_set": process_set}
+    return _as_op(_calls.ALLGATHER, tensors, tensor_name, attributes, results, _allgather_gradient)
 
 
 def tfring_reducescatter(
@@ -105,15 +93,12 @@ def tfring_reducescatter(
 ) -> list[Any]:
     """As the op `TfringReducescatter`; the first dimension must be known when it is traced."""
     del eager
-    numbers = {**attributes}
 
-    def create(inputs: Sequence[Any]) -> list[Any]:
-        results = [Result(_own_part(x, attributes["process_set"])) for x in inputs]
-        return _call(_calls.REDUCESCATTER, inputs, results, tensor_name, numbers)
+    def results(inputs: Sequence[Any]) -> list[Result]:
+        return [Result(_own_part(x, attributes["process_set"])) for x in inputs]
 
     gradient = _gradients._reducescatter_gradient
-    attributes = {**attributes, "tensor_name": tensor_name}
-    return _differentiable(create, gradient, tensors, attributes)
+    return _as_op(_calls.REDUCESCATTER, tensors, tensor_name, attributes, results, gradient)
 
 
 def tfring_alltoall(
@@ -123,13 +108,9 @@ def tfring_alltoall(
     del eager
     size = len(process_sets.ranks_of(process_set))
     _check_even(tensors, splits, size)
-
-    def create(inputs: Sequence[Any]) -> list[Any]:
-        results = _like(inputs, False)
-        return _call(_calls.ALLTOALL, inputs, results, tensor_name, {"process_set": process_set})
-
-    attributes = {"process_set": process_set, "tensor_name": tensor_name}
-    received = _differentiable(create, _alltoall_gradient, tensors, attributes)
+    kind, attributes = _calls.ALLTOALL, {"process_set": process_set}
+    results = functools.partial(_like, in_place=False)
+    received = _as_op(kind, tensors, tensor_name, attributes, results, _alltoall_gradient)
     rows = [tf.fill([size], tf.shape(x, tf.int64)[0] // size) for x in tensors]
     return received, tf.stack(rows)
 
@@ -182,7 +163,16 @@ def _call(
     attributes: dict[str, Any],
 ) -> list[Any]:
     _xla.require()
-    return _emit(kind, inputs, results, name, attributes)
+    return _emit(kind, inputs, results, name, {**attributes, **_compiled_for(kind, attributes)})
+
+
+def _compiled_for(kind: int, attributes: dict[str, Any]) -> dict[str, int]:
+    """Says for which ranks results are, where their shapes depend on it."""
+    if kind not in (_calls.ALLGATHER, _calls.REDUCESCATTER, _calls.ALLTOALL):
+        return {}
+    ranks, rank = process_sets.ranks_of(attributes["process_set"]), world.rank()
+    # Who is no member is told so when it runs.
+    return {"ranks": len(ranks), "place": ranks.index(rank)} if rank in ranks else {}
 
 
 def _emit(
@@ -266,24 +256,36 @@ def _order() -> Any:
     return _variable()
 
 
-def _differentiable(
-    create: Callable[[Sequence[Any]], list[Any]],
-    gradient: Callable[..., list[Any]],
+def _as_op(
+    kind: int,
     tensors: Sequence[Any],
+    name: str,
     attributes: dict[str, Any],
+    results: Callable[[Sequence[Any]], list[Result]],
+    gradient: Callable[..., list[Any]],
 ) -> list[Any]:
-    """Creates a call whose gradient is that of the op it stands for."""
+    """Creates a call whose gradient is that of the op it stands for.
+
+    Args:
+        kind: Of the collective.
+        tensors: What it takes.
+        name: Of the collective.
+        attributes: Of the op.
+        results: Says what comes out, from the tensors.
+        gradient: The op's.
+    """
     context = _xla.context()
 
     @tf.custom_gradient
     def call(*inputs: Any) -> Any:
-        results = create(inputs)
+        made = _call(kind, inputs, results(inputs), name, attributes)
+        op = _Op(inputs, made, {**attributes, "tensor_name": name})
 
         def gradients(*cotangents: Any) -> Any:
             with _xla.inside(context):
-                return gradient(_Op(inputs, results, attributes), *cotangents)
+                return gradient(op, *cotangents)
 
-        return results, gradients
+        return made, gradients
 
     # What is eager is in no graph yet.
     return list(call(*(tf.identity(x) if isinstance(x, EagerTensor) else x for x in tensors)))

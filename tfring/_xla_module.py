@@ -82,10 +82,12 @@ def config(
     prescale_bits: int = 0,
     postscale_bits: int = 0,
     wire_dtype: int = 0,
+    ranks: int = 0,
+    place: int = 0,
 ) -> str:
     """Returns what the call is told; custom_ops/tensorflow/xla_call.h describes the form."""
     numbers = [kind, process_set, reduce_op, root, prescale_bits, postscale_bits, wire_dtype]
-    numbers.append(len(tensors))
+    numbers += [ranks, place, len(tensors)]
     for tensor in tensors:
         dims = [-1 if dim is None else dim for dim in tensor.dims]
         numbers += [tensor.dtype.as_datatype_enum, len(dims), *dims]

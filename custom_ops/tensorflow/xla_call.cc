@@ -68,6 +68,8 @@ bool XlaCall::Parse(const char* text, size_t size) {
   prescale = reader.Factor();
   postscale = reader.Factor();
   wire_dtype = static_cast<int32_t>(reader.Int());
+  ranks = static_cast<int32_t>(reader.Int());
+  place = static_cast<int32_t>(reader.Int());
   const int64_t count = reader.Int();
   for (int64_t i = 0; i < count && reader.ok(); ++i) {
     XlaTensor tensor;

@@ -3,7 +3,8 @@
 // backend_config: passes of XLA, in TensorFlow 2.16 for one, read that as
 // JSON.)
 //
-//   size kind process_set reduce_op root prescale postscale wire_dtype tensors
+//   size kind process_set reduce_op root prescale postscale wire_dtype
+//   ranks place tensors
 //   then for each tensor: dtype ndims dim...   (-1: see XlaCall::dims_operand)
 //   and at last the name, two hexadecimal digits for each byte.
 //
@@ -43,6 +44,10 @@ struct XlaTensor {
 
 struct XlaCall : CollectiveArguments {
   std::vector<XlaTensor> tensors;
+  // The process set that results were compiled for: how many ranks, and which
+  // of them this is. No ranks: it does not matter.
+  int32_t ranks = 0;
+  int32_t place = 0;
   // Some dimensions were not known when the program was traced: the operand
   // after the token holds all of them, as int32.
   bool dims_operand = false;

@@ -3,6 +3,7 @@
 // calling thread is one of XLA's; calls of one program are a chain, so it holds
 // one of them at most.
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -55,6 +56,9 @@ class Run {
     const int code =
         tfr_process_set_info(world, call_.process_set, &size_, &rank_, error);
     if (code != TFR_OK) return code;
+    if (call_.ranks != 0 && (call_.ranks != size_ || call_.place != rank_)) {
+      return Outlived(error);
+    }
     std::vector<tfr_tensor> tensors(call_.tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) tensors[i] = Describe(i);
     if (call_.kind == TFR_ALLTOALL) counts_.resize(tensors.size() * size_);
@@ -70,6 +74,18 @@ class Run {
     request.user = this;
     request.patience = TFR_LINGER;
     return tfr_submit(world, &request, error);
+  }
+
+  // After another init, the same set may have other ranks. The program's
+  // buffers have the sizes of those that were.
+  int Outlived(tfr_error* error) const {
+    error->code = TFR_FAILED_PRECONDITION;
+    std::snprintf(error->text, sizeof(error->text),
+                  "%s was compiled for place %d of %d ranks, before another "
+                  "init. Here, it would be place %d of %d: trace the function "
+                  "again",
+                  call_.name.c_str(), call_.place, call_.ranks, rank_, size_);
+    return error->code;
   }
 
   tfr_tensor Describe(size_t i) const {

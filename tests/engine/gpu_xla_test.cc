@@ -102,10 +102,10 @@ class CustomCall {
     int64_t post = 0;
     std::memcpy(&pre, &call.prescale, 8);
     std::memcpy(&post, &call.postscale, 8);
-    std::string line =
-        tfring::StrCat(" ", call.kind, " ", call.process_set, " ",
-                       call.reduce_op, " ", call.root, " ", pre, " ", post, " ",
-                       call.wire_dtype, " ", operands.size());
+    std::string line = tfring::StrCat(
+        " ", call.kind, " ", call.process_set, " ", call.reduce_op, " ",
+        call.root, " ", pre, " ", post, " ", call.wire_dtype, " ", call.ranks,
+        " ", call.place, " ", operands.size());
     for (const Operand& operand : operands) {
       line += tfring::StrCat(" ", operand.dtype, " ", operand.dims.size());
       for (const int64_t dim : operand.dims) {

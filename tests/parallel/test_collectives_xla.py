@@ -230,6 +230,28 @@ def test_process_sets_and_barriers(rank: int, size: int) -> None:
     hvd.remove_process_set(evens)
 
 
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "alltoall"])
+def test_a_set_that_has_other_ranks_after_another_init(collective: str, rank: int) -> None:
+    """Its handle is the same, but not the sizes of results."""
+
+    def begin(*sets: Any) -> None:
+        hvd.barrier()
+        hvd.shutdown()
+        hvd.init(process_sets=list(sets))
+
+    alone = hvd.ProcessSet([0])
+    begin(alone)
+    function = compiled(lambda x: getattr(hvd, collective)(x, process_set=alone))
+    if rank == 0:
+        function(tf.ones([1000]))
+    begin(hvd.ProcessSet([0, 1]))
+    if rank == 0:
+        with pytest.raises(tf.errors.FailedPreconditionError, match="place 0 of 1 ranks"):
+            function(tf.ones([1000]))
+    begin()
+
+
 @pytest.mark.many_ranks
 @pytest.mark.parametrize("collective", ["allgather", "alltoall"])
 def test_unequal_rows_are_one_clear_error(collective: str, rank: int, size: int) -> None:
