@@ -255,8 +255,8 @@ SETTINGS: tuple[Setting, ...] = (
         ("TFRING_GPU_HOSTS",),
         "nccl",
         _gpu_hosts,
-        "How tensors of GPUs travel between hosts: nccl, or tcp: NCCL adds up inside each host. "
-        "Rank 0's counts.",
+        "How tensors of GPUs travel between hosts: nccl, or tcp: NCCL adds up inside each host, "
+        "and all but allreduce goes through host memory. Rank 0's counts.",
     ),
     Setting(
         "cudart_library",

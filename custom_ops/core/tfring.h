@@ -181,7 +181,8 @@ typedef struct tfr_config {
   const char* cudart_library;
   const char* nccl_library;
   int32_t gpu_data;  // tfr_gpu_data
-  // Between hosts, allreduce travels as CPU tensors do, NCCL adds up inside.
+  // Between hosts, allreduce travels as CPU tensors do, NCCL adds up inside;
+  // other collectives go through host memory.
   int32_t gpu_hosts_by_tcp;
 } tfr_config;
 
@@ -206,7 +207,7 @@ typedef struct tfr_stats {
   // This rank had collectives pending, and none could run since others had not
   // submitted them: its wall time, however many waited at the same time.
   uint64_t wait_ns;
-  uint64_t transfer_ns;  // moving and reducing data
+  uint64_t transfer_ns;  // moving and reducing data, on a GPU, too
   // All ranks had it, but other collectives ran first or the engine had yet to
   // wake; added up over collectives.
   uint64_t queue_ns;

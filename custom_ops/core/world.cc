@@ -88,6 +88,7 @@ GpuOptions GpuOptionsOf(const tfr_config& config) {
   options.hosts_by_tcp = config.gpu_hosts_by_tcp != 0;
   options.start_timeout_s = config.start_timeout_s;
   options.fail_after_s = config.fail_after_s;
+  if (config.chunk_bytes > 0) options.piece_bytes = config.chunk_bytes;
   return options;
 }
 

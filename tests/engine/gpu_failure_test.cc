@@ -71,6 +71,14 @@ void ExpectAll(const Double& gpu, const JobOptions& options, int code,
   EXPECT_EQ(gpu.alive(), 0);
 }
 
+// NCCL cannot be used: tensors are staged, unless it is wanted by setting.
+void ExpectStagedOrError(const Double& gpu, JobOptions options,
+                         const std::string& part) {
+  ExpectAll(gpu, options, TFR_OK, "");
+  options.gpu_data = TFR_GPU_NCCL;
+  ExpectAll(gpu, options, TFR_FAILED_PRECONDITION, part);
+}
+
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {
@@ -97,21 +105,16 @@ TEST(no_nccl) {
   const Double gpu;
   JobOptions options = gpu.Options(2);
   options.nccl_library = "/nowhere/libnccl.so.2";
-  ExpectAll(gpu, options, TFR_OK, "");
-  options.gpu_data = TFR_GPU_NCCL;
-  ExpectAll(gpu, options, TFR_FAILED_PRECONDITION,
-            "cannot: rank 0 (host here): NCCL cannot be loaded: "
-            "/nowhere/libnccl.so.2");
+  ExpectStagedOrError(gpu, options,
+                      "cannot: rank 0 (host here): NCCL cannot be loaded: "
+                      "/nowhere/libnccl.so.2");
 }
 
 TEST(nccl_is_too_old) {
   const Double gpu;
   gpu.Set("gpu_double_nccl_version", 21701);
-  JobOptions options = gpu.Options(2);
-  ExpectAll(gpu, options, TFR_OK, "");
-  options.gpu_data = TFR_GPU_NCCL;
-  ExpectAll(gpu, options, TFR_FAILED_PRECONDITION,
-            "is NCCL 2.17.1, but 2.18.0 or later is needed");
+  ExpectStagedOrError(gpu, gpu.Options(2),
+                      "is NCCL 2.17.1, but 2.18.0 or later is needed");
 }
 
 TEST(no_such_device) {
@@ -185,11 +188,9 @@ TEST(communicator_does_not_come_to_be) {
   gpu.Set("gpu_double_nccl_hangs", 1);
   JobOptions options = gpu.Options(2);
   options.start_timeout_s = 1.5;
-  ExpectAll(gpu, options, TFR_OK, "");
-  options.gpu_data = TFR_GPU_NCCL;
-  ExpectAll(gpu, options, TFR_FAILED_PRECONDITION,
-            "rank 0 cannot make an NCCL communicator: NCCL was not done in "
-            "time");
+  ExpectStagedOrError(gpu, options,
+                      "rank 0 cannot make an NCCL communicator: NCCL was not "
+                      "done in time");
 }
 
 TEST(nccl_reports_an_error) {
@@ -248,6 +249,37 @@ TEST(abort_while_under_way) {
     EXPECT_EQ(gpu.aborts(), aborts + (data == TFR_GPU_NCCL ? 2 : 0));
     EXPECT_EQ(gpu.alive(), 0);
   }
+}
+
+// A peer does not come to the second of many pieces: copies end before the
+// buffers go.
+TEST(abort_in_the_middle_of_pieces) {
+  const Double gpu;
+  JobOptions options = gpu.Options(2);
+  options.gpu_data = TFR_GPU_STAGED;
+  options.chunk_bytes = 4096;
+  Meeting meeting(2);
+  RunJob(options, [&](int rank, tfr_world* world) {
+    gpu.Slow(3000);
+    const GpuBuffer buffer(gpu, Bytes(1 << 20));
+    Call call;
+    call.tensors = {{{1 << 20}, TFR_UINT8, buffer.data(), buffer.data()}};
+    call.device = rank + 1;
+    std::thread ending;
+    meeting.Pass();
+    if (rank == 1) {
+      ending = std::thread([world] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        tfr_world_abort(world, "on purpose");
+      });
+    }
+    tfr_error error = {};
+    EXPECT_EQ(call.Run(world, &error), TFR_UNAVAILABLE);
+    EXPECT_CONTAINS(error.text, "on purpose");
+    if (ending.joinable()) ending.join();
+  });
+  gpu.Slow(0);
+  EXPECT_EQ(gpu.alive(), 0);
 }
 
 TEST(many_under_way_when_the_world_ends) {

@@ -75,6 +75,13 @@ class GpuLibrary {
     reinterpret_cast<int (*)(void*)>(Find("cudaStreamDestroy"))(stream);
   }
 
+  bool is_double() const {
+    return dlsym(handle_, "gpu_double_waits") != nullptr;
+  }
+  // Times that a thread was made to wait for a stream so far; only the double
+  // knows.
+  int64_t waits() const { return is_double() ? Call("gpu_double_waits") : 0; }
+
   // A request's `device` for a rank: one GPU each, as far as there are enough.
   int32_t DeviceOf(int rank) const { return rank % devices_ + 1; }
 
@@ -115,7 +122,6 @@ class Double : public GpuLibrary {
   int64_t alive() const { return Call("gpu_double_alive"); }
   int64_t aborts() const { return Call("gpu_double_aborts"); }
   int64_t nccl_calls() const { return Call("gpu_double_nccl_calls"); }
-  int64_t waits() const { return Call("gpu_double_waits"); }
   void Slow(int64_t us) const { Set("gpu_double_slow", us); }
 
  private:

@@ -46,12 +46,84 @@ TEST(reductions_staged_have_the_bits_of_the_host) {
   EXPECT_EQ(gpu.nccl_calls(), before);
 }
 
+// Pieces of many sizes, that end in the middle of tensors.
+TEST(reductions_staged_in_pieces_have_the_bits_of_the_host) {
+  const Double gpu;
+  for (const uint64_t chunk_bytes : {4096, 65536}) {
+    for (const bool two_hosts : {false, true}) {
+      JobOptions options = gpu.Options(3);
+      options.gpu_data = TFR_GPU_STAGED;
+      options.chunk_bytes = chunk_bytes;
+      if (two_hosts) options.hosts = {"a", "a", "b"};
+      RunJob(options, [&](int rank, tfr_world* world) {
+        for (const int32_t op : {TFR_SUM, TFR_AVERAGE, TFR_MAX}) {
+          for (const int32_t dtype : {TFR_FLOAT32, TFR_BFLOAT16, TFR_INT16}) {
+            RunCase(gpu, world, rank, 3,
+                    {TFR_ALLREDUCE, op, dtype, 100003, 1.0, 1.0, 0}, true);
+          }
+        }
+        Spread(gpu, world, rank, 3);
+      });
+    }
+  }
+  EXPECT_EQ(gpu.alive(), 0);
+}
+
+// A ring of pieces is all the pinned memory that an allreduce takes, whatever
+// its size.
+TEST(pinned_memory_is_bounded) {
+  const Double gpu;
+  JobOptions options = gpu.Options(2);
+  options.gpu_data = TFR_GPU_STAGED;
+  options.chunk_bytes = 65536;
+  RunJob(options, [&](int rank, tfr_world* world) {
+    const GpuBuffer buffer(gpu, Bytes(8 << 20, '\1'));
+    Call call;
+    call.device = rank + 1;
+    tfr_stats stats[2] = {};
+    for (const int i : {0, 1}) {
+      call.tensors = {
+          {{(1 + 7 * i) << 20}, TFR_UINT8, buffer.data(), buffer.data()}};
+      tfr_error error = {};
+      EXPECT_EQ(call.Run(world, &error), TFR_OK);
+      tfr_world_stats(world, &stats[i]);
+    }
+    EXPECT_GT(stats[0].staging_bytes, 3u * 65536);
+    EXPECT_EQ(stats[1].staging_bytes, stats[0].staging_bytes);
+    Bytes want(8 << 20, '\2');
+    std::fill_n(want.begin(), 1 << 20, '\4');
+    EXPECT_TRUE(buffer.Get() == want);
+  });
+}
+
+TEST(transfer_counts_until_the_gpu_has_ended) {
+  const Double gpu;
+  for (const int32_t data : {TFR_GPU_NCCL, TFR_GPU_STAGED}) {
+    JobOptions options = gpu.Options(2);
+    options.gpu_data = data;
+    RunJob(options, [&](int rank, tfr_world* world) {
+      gpu.Slow(30'000);
+      const GpuBuffer buffer(gpu, Bytes(400, '\0'));
+      Call call;
+      call.tensors = {{{100}, TFR_INT32, buffer.data(), buffer.data()}};
+      call.device = rank + 1;
+      tfr_error error = {};
+      EXPECT_EQ(call.Run(world, &error), TFR_OK);
+      tfr_stats stats = {};
+      tfr_world_stats(world, &stats);
+      EXPECT_GT(stats.transfer_ns, uint64_t{30'000'000});
+    });
+    gpu.Slow(0);
+  }
+}
+
 TEST(reductions_by_nccl_inside_hosts) {
   const Double gpu;
   for (const bool alone : {false, true}) {
     JobOptions options = gpu.Options(alone ? 2 : 3);
     options.hosts = {"a", alone ? "b" : "a", "b"};
     options.gpu_hosts_by_tcp = true;
+    options.chunk_bytes = alone ? 65536 : 0;  // in pieces, too
     RunAllCases(options, gpu, false);
   }
 }
@@ -71,7 +143,10 @@ TEST(movers_over_hosts) {
     JobOptions options = gpu.Options(3);
     options.hosts = {"a", "b", "b"};
     options.gpu_hosts_by_tcp = by_tcp;
+    const int64_t before = gpu.nccl_calls();
     RunMovers(options, gpu);
+    // NCCL inside hosts would save them nothing: they are staged.
+    EXPECT_EQ(gpu.nccl_calls() == before, by_tcp);
   }
 }
 

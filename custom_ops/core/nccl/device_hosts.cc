@@ -59,17 +59,24 @@ Status DevicePlane::ExchangeOverTcp(Operation* operation) {
   if (sums.reduce_op == TFR_AVERAGE) sums.reduce_op = TFR_SUM;
   sums.prescale = 1.0;
   sums.postscale = 1.0;
+  const auto cut = [&] {
+    return CutOperation(sums, ways_.piece_bytes,
+                        plane_->members().on_host.size());
+  };
   if (!plane_->members().leads()) {
     for (OperationTensor& tensor : sums.tensors) {
       tensor.input = nullptr;
       tensor.output = nullptr;
     }
-    return hooks_.run_host(&sums);
+    for (Operation& piece : cut()) {
+      TFR_RETURN_IF_ERROR(hooks_.run_host(&piece));
+    }
+    return Status::Ok();
   }
   // In place on the GPU, in the order of its stream.
   for (OperationTensor& tensor : sums.tensors) tensor.input = tensor.output;
   TFR_RETURN_IF_ERROR(gpu_->Mark(gpu_->collectives(), &sums.ready));
-  Staging staging(gpu_.get(), &sums);
+  Staging staging(gpu_.get(), cut());
   const Status status =
       staging.Run([this](Operation* host) { return hooks_.run_host(host); },
                   [this](CudaEvent event) { return AwaitEvent(event, true); });

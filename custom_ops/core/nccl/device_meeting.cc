@@ -1,6 +1,7 @@
 // How a device plane's ranks meet: see meeting.h.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -44,6 +45,7 @@ Status DevicePlane::Meet() {
       communicator_.reset();
       TFR_RETURN_IF_ERROR(Interrupted());
       ways_ = GpuWays();
+      ways_.piece_bytes = words[0].piece_bytes;
       ways_.why_staged = connected.message();
       if (options_.data == TFR_GPU_NCCL) meeting_ = connected;
     }
@@ -58,6 +60,8 @@ GpuWord DevicePlane::Word() {
   GpuWord word;
   word.data = options_.data;
   word.hosts_by_tcp = options_.hosts_by_tcp ? 1 : 0;
+  word.piece_bytes = static_cast<uint32_t>(
+      std::min<uint64_t>(options_.piece_bytes, UINT32_MAX));
   word.shares = IsSet("NCCL_MULTI_RANK_GPU_ENABLE") ? 1 : 0;
   gpu_->bus_id().copy(word.bus_id, sizeof(word.bus_id) - 1);
   if (options_.data == TFR_GPU_STAGED) return word;

@@ -11,6 +11,8 @@ namespace {
 
 // More under way than this brings nothing, and a launch could block in CUDA.
 constexpr uint64_t kMostFlights = 128;
+// Of staged ones, each of which holds pinned memory until it ends.
+constexpr uint64_t kMostStaged = 4;
 // How long leaving waits for the other ranks' last kernels.
 constexpr double kFinalizeSeconds = 2.0;
 // How long the engine is given to name a lost peer.
@@ -125,13 +127,18 @@ Status DevicePlane::Underway(CudaStream stream, bool uses_nccl,
 }
 
 Status DevicePlane::Issue(const std::function<int(NcclComm)>& f) {
+  TFR_RETURN_IF_ERROR(AwaitFewerFlights(kMostFlights));
+  return communicator_->Issue(f, FailDeadline(),
+                              [this] { return Interrupted(); });
+}
+
+Status DevicePlane::AwaitFewerFlights(uint64_t fewer_than) {
   Backoff backoff;
-  while (flights_owner_->count() >= kMostFlights) {
+  while (flights_owner_->count() >= fewer_than) {
     TFR_RETURN_IF_ERROR(Interrupted());
     backoff.Pause();
   }
-  return communicator_->Issue(f, FailDeadline(),
-                              [this] { return Interrupted(); });
+  return Status::Ok();
 }
 
 Status DevicePlane::ReduceOps(const Operation& operation,
@@ -166,7 +173,11 @@ Status DevicePlane::RunNccl(Operation* operation) {
 }
 
 Status DevicePlane::RunStaged(Operation* operation) {
-  Staging staging(gpu_.get(), operation);
+  TFR_RETURN_IF_ERROR(AwaitFewerFlights(kMostStaged));
+  // A rank that has joined helps with the whole.
+  const uint64_t bytes = Joined() ? UINT64_MAX : ways_.piece_bytes;
+  Staging staging(gpu_.get(), CutOperation(*operation, bytes,
+                                           plane_->members().on_host.size()));
   const Status status =
       staging.Run([this](Operation* host) { return hooks_.run_host(host); },
                   [this](CudaEvent event) { return AwaitEvent(event, false); });

@@ -44,8 +44,9 @@ struct GpuOptions {
   std::string nccl_library;
   int32_t data = TFR_GPU_AUTO;  // tfr_gpu_data
   bool hosts_by_tcp = false;
-  double start_timeout_s = 30;  // of communicators
-  double fail_after_s = 300;    // of a collective under way; 0 = never
+  double start_timeout_s = 30;      // of communicators
+  double fail_after_s = 300;        // of a collective under way; 0 = never
+  uint64_t piece_bytes = 4u << 20;  // of what is staged, see staging.h
 };
 
 class DevicePlane {
@@ -106,6 +107,7 @@ class DevicePlane {
   Status RunNccl(Operation* operation);
   Status RunOverTcp(Operation* operation);
   Status RunStaged(Operation* operation);
+  Status AwaitFewerFlights(uint64_t fewer_than);
   Status AddUpHere(Operation* operation, const std::vector<int>& ops);
   Status SpreadHere(Operation* operation);
   Status ExchangeOverTcp(Operation* operation);

@@ -63,11 +63,11 @@ Status Gpu::Start(const std::string& cudart, int device) {
 Gpu::~Gpu() {
   if (cuda_.SetDevice == nullptr) return;
   const ScopedDevice current(cuda_, device_);
-  for (const CudaEvent event : events_) cuda_.EventDestroy(event);
-  for (const auto& [bytes, data] : free_pinned_) cuda_.FreeHost(data);
   for (const CudaStream stream : streams_) {
     if (stream != nullptr) cuda_.StreamDestroy(stream);
   }
+  for (const CudaEvent event : events_) cuda_.EventDestroy(event);
+  for (const auto& [bytes, data] : free_pinned_) cuda_.FreeHost(data);
 }
 
 Status Gpu::Mark(CudaStream stream, CudaEvent* event) {

@@ -71,6 +71,7 @@ std::string Obstacle(const GroupMembers& members,
 Status ChooseWays(const GroupMembers& members,
                   const std::vector<GpuWord>& words, GpuWays* ways) {
   *ways = GpuWays();
+  ways->piece_bytes = words[0].piece_bytes;
   const int32_t wanted = words[0].data;
   if (wanted == TFR_GPU_STAGED) return Status::Ok();
   const std::string obstacle = Obstacle(members, words);

@@ -23,9 +23,10 @@ struct GpuWord {
   int32_t scales = 0;        // NCCL has pre-multiplied sums
   int32_t data = 0;          // tfr_gpu_data; the first rank's counts
   int32_t hosts_by_tcp = 0;  // the first rank's counts
+  uint32_t piece_bytes = 0;  // the first rank's counts
   char bus_id[32] = {};
   NcclUniqueId id = {};  // of the first rank, and of each host's first
-  char reason[316] = {};
+  char reason[312] = {};
 };
 
 struct GpuWays {
@@ -34,7 +35,8 @@ struct GpuWays {
   // Between hosts allreduce travels as CPU tensors do. Then each host has a
   // communicator of its own, and all else is staged.
   bool hosts_by_tcp = false;
-  std::string why_staged;  // what a user may not have expected; else empty
+  uint64_t piece_bytes = 0;  // of what is staged
+  std::string why_staged;    // what a user may not have expected; else empty
 };
 
 // FAILED_PRECONDITION: NCCL is wanted and cannot be used.

@@ -22,7 +22,9 @@ void Group::Count(const Operation& operation, const Moments& moments,
 }
 
 void Group::Landed(Flight* flight, const Status& status) {
-  flight->moments.ended = NowNs();
+  const int64_t now = NowNs();
+  timing_.CountFlight(flight->moments, now);
+  flight->moments.ended = now;
   Record(*flight->operation, flight->moments, flight->last);
   Finish(flight->operation.get(),
          status.ok() ? status : Blame(*flight->operation, status));

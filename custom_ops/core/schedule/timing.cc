@@ -21,4 +21,9 @@ void Timing::Count(const Moments& moments, int last) {
   ended_ = moments.ended;
 }
 
+void Timing::CountFlight(const Moments& moments, int64_t landed) {
+  Add(landed - std::max(moments.ended, landed_), &flight_ns_);
+  landed_ = landed;
+}
+
 }  // namespace tfring

@@ -30,7 +30,7 @@ struct Moments {
   int64_t ended = 0;
 };
 
-// Written by the executor only, read by any thread.
+// Written by the executor only, but for flights; read by any thread.
 class Timing {
  public:
   // Of the rank at `place` in a group of `size`.
@@ -39,12 +39,15 @@ class Timing {
 
   // A collective has run, for which the rank at `last` was waited for.
   void Count(const Moments& moments, int last);
+  // One that a GPU went on with at `moments.ended` has landed. From any thread,
+  // but one at a time and in their order; what overlaps counts once.
+  void CountFlight(const Moments& moments, int64_t landed);
 
   uint64_t wait_ns() const { return Read(wait_ns_); }
   // All had them, but others ran first or the executor had yet to wake; of
   // collectives queued at the same time each counts.
   uint64_t queue_ns() const { return Read(queue_ns_); }
-  uint64_t transfer_ns() const { return Read(transfer_ns_); }
+  uint64_t transfer_ns() const { return Read(transfer_ns_) + Read(flight_ns_); }
   // wait_ns by the place of the rank waited for.
   uint64_t waited_for(int place) const {
     return Read(waited_for_[static_cast<size_t>(place)]);
@@ -63,6 +66,8 @@ class Timing {
   Sum wait_ns_{0};
   Sum queue_ns_{0};
   Sum transfer_ns_{0};
+  Sum flight_ns_{0};
+  int64_t landed_ = 0;  // the flight before
   std::vector<Sum> waited_for_;
 };
 

@@ -65,6 +65,21 @@ char* AddReceive(Call* call, int peer, size_t bytes, uint64_t tag) {
   return memory;
 }
 
+// Every rank's bytes to every rank: where each will be, by rank.
+std::vector<const char*> AddExchange(Comm* comm, Call* call, const void* from,
+                                     size_t bytes, uint64_t tag) {
+  std::vector<const char*> inputs;
+  for (int rank = 0; rank < comm->size(); ++rank) {
+    if (rank == comm->rank()) {
+      inputs.push_back(At(from, 0));
+      continue;
+    }
+    AddSend(call, rank, from, 0, bytes, tag);
+    inputs.push_back(AddReceive(call, rank, bytes, tag));
+  }
+  return inputs;
+}
+
 uint64_t What(int kind, size_t count, int dtype, int op, int root) {
   uint64_t what = static_cast<uint64_t>(kind);
   what = what * 31 + count;
@@ -212,15 +227,8 @@ GPU_DOUBLE_API int ncclAllReduce(const void* from, void* to, size_t count,
   const uint64_t tag = comm->NextTag(gpu_double::What(1, count, dtype, op, 0));
   const size_t bytes = count * gpu_double::ElementBytes(dtype);
   Call call;
-  std::vector<const char*> inputs;
-  for (int rank = 0; rank < comm->size(); ++rank) {
-    if (rank == comm->rank()) {
-      inputs.push_back(gpu_double::At(from, 0));
-      continue;
-    }
-    gpu_double::AddSend(&call, rank, from, 0, bytes, tag);
-    inputs.push_back(gpu_double::AddReceive(&call, rank, bytes, tag));
-  }
+  const std::vector<const char*> inputs =
+      gpu_double::AddExchange(comm, &call, from, bytes, tag);
   call.finish = [=, how = comm->ReductionOf(op)] {
     gpu_double::ReduceInto(dtype, inputs, how, count, gpu_double::At(to, 0));
   };
@@ -282,15 +290,8 @@ GPU_DOUBLE_API int ncclAllGather(const void* from, void* to, size_t count,
   const uint64_t tag = comm->NextTag(gpu_double::What(5, count, dtype, 0, 0));
   const size_t bytes = count * gpu_double::ElementBytes(dtype);
   Call call;
-  std::vector<const char*> inputs;
-  for (int rank = 0; rank < comm->size(); ++rank) {
-    if (rank == comm->rank()) {
-      inputs.push_back(gpu_double::At(from, 0));
-      continue;
-    }
-    gpu_double::AddSend(&call, rank, from, 0, bytes, tag);
-    inputs.push_back(gpu_double::AddReceive(&call, rank, bytes, tag));
-  }
+  const std::vector<const char*> inputs =
+      gpu_double::AddExchange(comm, &call, from, bytes, tag);
   char* const output = gpu_double::At(to, 0);
   call.finish = [=] {
     for (size_t rank = 0; rank < inputs.size(); ++rank) {
