@@ -27,7 +27,10 @@ GpuLibrary Library() {
 }
 bool IsDouble() { return !Setting("GPU_CHECK_DOUBLE").empty(); }
 
-tfr_world* Join(const JobOptions& options, int rank, const std::string& store) {
+// The rank's world; its GPU becomes this thread's.
+tfr_world* Join(const GpuLibrary& gpu, const JobOptions& options, int rank,
+                const std::string& store) {
+  gpu.Call("cudaSetDevice", gpu.DeviceOf(rank) - 1);
   const tfr_config config = ConfigOf(options, rank, store);
   tfr_world* world = nullptr;
   tfr_error error = {};
@@ -155,7 +158,7 @@ Row Measure(size_t bytes, tfr_world* world, const Call& call, void* buffer,
 ROLE(cases) {
   const GpuLibrary gpu = Library();
   const JobOptions options = OptionsOf(gpu, argument);
-  tfr_world* const world = Join(options, rank, store);
+  tfr_world* const world = Join(gpu, options, rank, store);
   if (world == nullptr) return 2;
   ReductionCases(gpu, world, rank, options.size,
                  options.gpu_data == TFR_GPU_STAGED);
@@ -167,7 +170,7 @@ ROLE(cases) {
 ROLE(xla) {
   const GpuLibrary gpu = Library();
   const JobOptions options = OptionsOf(gpu, argument);
-  tfr_world* const world = Join(options, rank, store);
+  tfr_world* const world = Join(gpu, options, rank, store);
   if (world == nullptr) return 2;
   {
     const XlaRank at(gpu, rank, world);
@@ -185,7 +188,7 @@ ROLE(xla) {
 ROLE(killed) {
   const GpuLibrary gpu = Library();
   const JobOptions options = OptionsOf(gpu, argument);
-  tfr_world* const world = Join(options, rank, store);
+  tfr_world* const world = Join(gpu, options, rank, store);
   if (world == nullptr) return 2;
   const GpuBuffer buffer(gpu, Bytes(1 << 20, '\0'));
   Call call;
@@ -208,13 +211,12 @@ ROLE(killed) {
 ROLE(times) {
   const GpuLibrary gpu = Library();
   const JobOptions options = OptionsOf(gpu, argument);
-  tfr_world* const world = Join(options, rank, store);
+  tfr_world* const world = Join(gpu, options, rank, store);
   if (world == nullptr) return 2;
   const size_t largest = IsDouble() ? 4 << 20 : size_t{1} << 30;
   const GpuBuffer buffer(gpu, largest);
   Call call;
   call.device = gpu.DeviceOf(rank);
-  gpu.Call("cudaSetDevice", call.device - 1);
   {
     // The double has no blocking communicators.
     PlainNccl blocking(options, gpu, world, rank, IsDouble() ? 0 : 1);
