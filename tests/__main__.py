@@ -29,7 +29,8 @@ AT_ONCE = min(4, len(os.sched_getaffinity(0)))  # tests; each has a few busy thr
 MORE_RANKS = ("collectives_*", "keras_values", "sync_batch_norm*", "tape", "v1_start")
 # Of these, what sees no more in three ranks than in two and in four: parts of equal size or none.
 NOT_ON_3 = ("collectives_fit", "collectives_gradients", "collectives_sparse", "keras_values")
-NOT_ON_3 += ("collectives_training_sets", "sync_batch_norm*", "tape", "v1_start")
+NOT_ON_3 += ("collectives_training_sets", "collectives_xla_sweep", "sync_batch_norm*", "tape")
+NOT_ON_3 += ("v1_start",)
 SPREAD = ("-n", str(AT_ONCE), "--dist", "worksteal")
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 

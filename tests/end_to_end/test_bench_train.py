@@ -23,10 +23,3 @@ def test_train_for_real(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr()
     assert "2 ranks, cnn, batch 1: of the throughput of 2 independent processes" in printed.out
     assert "cnn: 1 x 3 turns of" in printed.err
-
-
-def test_train_compiled_by_xla(capsys: pytest.CaptureFixture[str]) -> None:
-    tiny = "--model cnn --batch 1 --repeat 1 --seconds 0.01 --xla --check"
-    assert cli.main(tiny.split()) == 0
-    out = capsys.readouterr().out
-    assert "2 ranks, cnn, batch 1: XLA: a step, of one without" in out

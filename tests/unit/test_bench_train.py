@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 
 from tfring._records import Record
 from tfring.bench import plot as _plot
-from tfring.bench.train import checks, cli, models, plot, report
+from tfring.bench.train import checks, cli, models, plot, report, worker
 from tfring.bench.train.parts import Parts, mean, split
 from tfring.bench.train.result import Result
 
@@ -212,3 +214,21 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
 def test_models_have_the_size_that_is_said(name: str, millions: float) -> None:
     model = models.recipe(name).build()
     assert round(model.count_params() / 1e6, 1) == millions
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("xla", [False, True])
+def test_a_rank_trains_both_models_alike(xla: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build() -> Any:
+        return keras.Sequential([keras.Input([2]), keras.layers.Dense(2)])
+
+    def data(batch: int, _: Any) -> tuple[Any, Any]:
+        return np.ones([batch, 2], "float32"), np.zeros([batch], "int32")
+
+    tiny = models.Recipe("tiny", 4, build, data)
+    monkeypatch.setattr(worker, "recipe", lambda _: tiny)
+    trainee = worker.Trainee("tiny", None, xla)
+    assert [model.jit_compile for model in trainee._models.values()] == [xla, xla]
+    assert len(trainee.turn("independent", 3)["seconds"]) == 3
+    assert set(trainee.turn("distributed", 3)) == {"seconds", "processor", "parts"}
+    assert len(trainee.exchange(4)["seconds"]) == 4

@@ -39,7 +39,8 @@ Case = Callable[[Any, int, Callable[[int], Any]], list[tuple[Any, Any]]]
 
 def has(collective: str, dtype: tf.DType) -> bool:
     """Whether there is such a collective of such a dtype."""
-    return dtype != tf.bool or collective not in ("sum", "average", "grouped", "reducescatter")
+    adds_up = collective in ("sum", "average", "grouped", "reducescatter", "mixed")
+    return not (adds_up and dtype == tf.bool)
 
 
 def function(collective: str, dtype: tf.DType, size_in_bytes: int) -> Any:
