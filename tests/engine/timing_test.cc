@@ -167,5 +167,16 @@ TEST(ALateRankIsWaitedForBetweenHosts) {
   ExpectWaitsForRank1(options);
 }
 
+// A GPU's collectives: 100 to 200, and 150 to 250 at the same time.
+TEST(WhatOverlapsOnAGpuCountsOnce) {
+  tfring::Timing timing(0, 1);
+  tfring::Moments moments;
+  moments.ended = 100;
+  timing.CountFlight(moments, 200);
+  moments.ended = 150;
+  timing.CountFlight(moments, 250);
+  EXPECT_EQ(timing.transfer_ns(), 150u);
+}
+
 }  // namespace
 }  // namespace tfring_test
