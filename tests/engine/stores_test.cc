@@ -1,17 +1,10 @@
 // What an allreduce gives does not depend on how ranks store what others read
 // (store_choice.h): the same bits, also where only some of them stream.
-#include <chrono>
 #include <cstdint>
-#include <memory>
-#include <string>
-#include <thread>
 #include <vector>
 
-#include "check.h"
 #include "custom_ops/core/collectives/allreduce.h"
-#include "custom_ops/core/collectives/data_plane.h"
-#include "custom_ops/core/rendezvous/group_memory.h"
-#include "custom_ops/core/rendezvous/identity.h"
+#include "planes.h"
 #include "values.h"
 
 namespace tfring_test {
@@ -19,10 +12,6 @@ namespace {
 
 using tfring::DataPlane;
 using tfring::GroupMembers;
-using tfring::LocalGroup;
-using tfring::Operation;
-using tfring::StoreChoice;
-using tfring::Stores;
 
 constexpr uint64_t kChunkBytes = 128 * 1024;
 // Several chunks, the last one not full.
@@ -34,17 +23,6 @@ struct Sum {
   bool in_place;
   int copy_threads;
 };
-
-// Until the plane streams, plain stores seem to take long.
-void MakeItStream(DataPlane* plane) {
-  while (plane->StoresForOthers() == Stores::kPlain) {
-    plane->StoreForOthers(StoreChoice::kLeastBytes, [](Stores stores) {
-      if (stores == Stores::kPlain) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-    });
-  }
-}
 
 // One rank's allreduce of two tensors, the first one short; gives the outputs.
 Bytes Reduce(const Sum& sum, const GroupMembers& members, DataPlane* plane) {
@@ -69,9 +47,7 @@ Bytes Reduce(const Sum& sum, const GroupMembers& members, DataPlane* plane) {
   request.wire_dtype = sum.wire_dtype;
   request.tensor_count = 2;
   request.tensors = tensors.data();
-  std::unique_ptr<Operation> operation;
-  EXPECT_OK(Operation::Create(request, members, &operation));
-  EXPECT_EQ(operation->fault, std::string());
+  const auto operation = OperationOf(request, members);
   plane->Begin(0);
   EXPECT_OK(tfring::Allreduce(plane, *operation));
   return sum.in_place ? input : output;
@@ -80,36 +56,17 @@ Bytes Reduce(const Sum& sum, const GroupMembers& members, DataPlane* plane) {
 // The outputs of `size` ranks, of which the first `streaming` stream.
 std::vector<Bytes> ReduceAll(const Sum& sum, int size, int streaming,
                              int64_t direct_bytes) {
-  const std::vector<std::string> hosts(static_cast<size_t>(size), "here");
   tfring::MemoryOptions options;
   options.chunk_bytes = kChunkBytes;
   options.depth = 3;
   options.direct_bytes = direct_bytes;
   options.copy_threads = sum.copy_threads;
-  options.crowded = true;
-  std::vector<std::unique_ptr<LocalGroup>> locals(hosts.size());
-  tfring::MemoryPlace place;
-  std::vector<GroupMembers> members;
-  for (int rank = 0; rank < size; ++rank) {
-    members.push_back(tfring::MembersOf(rank, hosts, hosts));
-    auto* const local = &locals[static_cast<size_t>(rank)];
-    EXPECT_OK(rank == 0
-                  ? CreateGroupMemory(members[0], options, local, &place)
-                  : OpenGroupMemory(members.back(), options, place, local));
-  }
-  std::vector<Bytes> outputs(hosts.size());
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < hosts.size(); ++r) {
-    threads.emplace_back([&, r] {
-      tfring::Failure failure;
-      tfring::Faults faults;
-      DataPlane plane(&members[r], locals[r].get(), nullptr, &failure, &faults,
-                      0, 20);
-      if (static_cast<int>(r) < streaming) MakeItStream(&plane);
-      outputs[r] = Reduce(sum, members[r], &plane);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  std::vector<Bytes> outputs(static_cast<size_t>(size));
+  RunOnPlanes(size, streaming, options,
+              [&](const GroupMembers& members, DataPlane* plane) {
+                outputs[static_cast<size_t>(members.rank)] =
+                    Reduce(sum, members, plane);
+              });
   return outputs;
 }
 

@@ -11,6 +11,7 @@
 #include "custom_ops/core/collectives/gather.h"
 #include "custom_ops/core/collectives/reduce.h"
 #include "custom_ops/core/collectives/reduction.h"
+#include "custom_ops/core/collectives/store_elements.h"
 #include "custom_ops/core/collectives/stream.h"
 
 namespace tfring {
@@ -97,8 +98,8 @@ class AdasumJob {
       const Range half = HalfOf(place, distance, false);
       job.bytes[place][place ^ distance] = half.end - half.begin;
     }
-    job.read = [&](int, uint64_t begin, uint64_t end, char* at) {
-      Read({sent.begin + begin, sent.begin + end}, at);
+    job.read = [&](int, uint64_t begin, uint64_t end, char* at, Stores stores) {
+      Read({sent.begin + begin, sent.begin + end}, at, stores);
     };
     job.write = [&](int, uint64_t begin, uint64_t end, const char* from) {
       std::memcpy(theirs_.data() + begin, from, end - begin);
@@ -113,36 +114,41 @@ class AdasumJob {
 
   // Copies a part of this rank's vector: of its inputs at first, then of what
   // it holds.
-  void Read(Range range, char* to) const {
+  void Read(Range range, char* to, Stores stores) const {
     if (loaded_) {
-      std::memcpy(to, own_.data() + (range.begin - own_begin_),
-                  range.end - range.begin);
-      return;
+      return CopyBytes(to, own_.data() + (range.begin - own_begin_),
+                       range.size(), stores);
     }
     stream_.ForRange(
         range.begin, range.end,
         [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
-          Widen(t, offset, bytes, to + (at - range.begin));
+          Widen(t, offset, bytes, to + (at - range.begin), stores);
         });
   }
 
-  void Widen(size_t index, uint64_t offset, uint64_t bytes, char* to) const {
+  void Widen(size_t index, uint64_t offset, uint64_t bytes, char* to,
+             Stores stores) const {
     const OperationTensor& tensor = operation_.tensors[index];
     if (tensor.input == nullptr) {
       std::memset(to, 0, bytes);
       return;
     }
     const size_t wide = AccumulatorSize(tensor.dtype);
-    const void* const source =
+    const char* const from =
         tensor.input + offset / wide * tensor.element_bytes;
-    ReducePartial(reduction_.SpecOf(index), &source, 1, to, bytes / wide);
+    StoreElements(
+        bytes / wide, wide, to, stores,
+        [&](uint64_t first, uint64_t count, char* out) {
+          const void* const source = from + first * tensor.element_bytes;
+          ReducePartial(reduction_.SpecOf(index), &source, 1, out, count);
+        });
   }
 
   // From now on this rank holds its vector itself. Later segments lie inside.
   void Load(Range range) {
     if (loaded_) return;
     own_.resize(range.end - range.begin);
-    Read(range, own_.data());
+    Read(range, own_.data(), Stores::kPlain);
     own_begin_ = range.begin;
     loaded_ = true;
   }
@@ -219,13 +225,17 @@ class AdasumJob {
 
   // Scales and rounds a part of a piece of this rank's segment.
   void Narrow(const FinalPiece& piece, uint64_t offset, uint64_t bytes,
-              char* to) {
+              char* to, Stores stores) {
     const OperationTensor& tensor = operation_.tensors[piece.tensor];
-    const uint64_t element = offset / tensor.element_bytes;
-    const void* const source =
-        Own(piece.at + element * AccumulatorSize(tensor.dtype));
-    ReduceFinal(reduction_.SpecOf(piece.tensor), &source, 1, to,
-                bytes / tensor.element_bytes);
+    const uint64_t element = tensor.element_bytes;
+    const size_t wide = AccumulatorSize(tensor.dtype);
+    const char* const from = Own(piece.at + offset / element * wide);
+    StoreElements(bytes / element, element, to, stores,
+                  [&](uint64_t first, uint64_t count, char* out) {
+                    const void* const source = from + first * wide;
+                    ReduceFinal(reduction_.SpecOf(piece.tensor), &source, 1,
+                                out, count);
+                  });
   }
 
   // Null where the output is not wanted.
@@ -244,11 +254,11 @@ class AdasumJob {
       job.bytes.push_back(segments.back().size());
     }
     const FinalSegment& mine = segments[me_];
-    job.read = [&](uint64_t begin, uint64_t end, char* to) {
+    job.read = [&](uint64_t begin, uint64_t end, char* to, Stores stores) {
       mine.ForRange(
           begin, end,
           [&](const FinalPiece& piece, uint64_t offset, uint64_t bytes,
-              uint64_t at) { Narrow(piece, offset, bytes, to + at); });
+              uint64_t at) { Narrow(piece, offset, bytes, to + at, stores); });
     };
     job.write = [&](int rank, uint64_t begin, uint64_t end, const char* from) {
       segments[static_cast<size_t>(rank)].ForRange(
@@ -264,7 +274,8 @@ class AdasumJob {
                   [&](const FinalPiece& piece, uint64_t offset, uint64_t bytes,
                       uint64_t) {
                     char* output = OutputAt(piece, offset);
-                    if (output != nullptr) Narrow(piece, offset, bytes, output);
+                    if (output == nullptr) return;
+                    Narrow(piece, offset, bytes, output, Stores::kPlain);
                   });
     return Status::Ok();
   }

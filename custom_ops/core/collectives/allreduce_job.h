@@ -31,18 +31,12 @@ class AllreduceJob {
   void ReduceAlone();
 
  private:
-  // Fills `to` with elements as they are staged.
-  void Stage(const OperationTensor& tensor, uint64_t first, uint64_t count,
-             char* to, Stores stores) const;
-  void NarrowTo(const OperationTensor& tensor, const char* from, uint64_t count,
-                char* to) const;
   // Where in a result chunk a piece lies that is staged at `at` of the stream.
   // The tensor's part of the chunk begins where all of it grown by
   // `result_growth_` would, and is without gaps.
   uint64_t ResultAt(uint64_t begin, const OperationTensor& tensor,
                     uint64_t offset, uint64_t at) const;
-  // Where in its place a chunk of a single step begins. Few bytes take turns
-  // through the whole place: lines that peers have just read are dear to store.
+  // Where in its place a chunk begins: small collectives take turns.
   uint64_t SlotOffset(uint64_t chunk) const;
   uint64_t step_bytes() const { return plane_->chunk_bytes() / result_growth_; }
   Range ShareOf(const Range& range) const;

@@ -138,8 +138,9 @@ class AlltoallJob {
         }
       }
     }
-    job.read = [this](int to, uint64_t begin, uint64_t end, char* at) {
-      Read(sends_[static_cast<size_t>(to)], begin, end, at);
+    job.read = [this](int to, uint64_t begin, uint64_t end, char* at,
+                      Stores stores) {
+      Read(sends_[static_cast<size_t>(to)], begin, end, at, stores);
     };
     job.write = [this](int from, uint64_t begin, uint64_t end, const char* at) {
       if (!outputs_.empty()) {
@@ -149,14 +150,14 @@ class AlltoallJob {
     return job;
   }
 
-  void Read(const Parcel& parcel, uint64_t begin, uint64_t end,
-            char* place) const {
+  void Read(const Parcel& parcel, uint64_t begin, uint64_t end, char* place,
+            Stores stores) const {
     parcel.stream.ForRange(
         begin, end,
         [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
           CopyBytes(place + (at - begin),
                     operation_.tensors[t].input + parcel.begins[t] + offset,
-                    bytes);
+                    bytes, stores);
         });
   }
 

@@ -13,6 +13,10 @@ namespace {
 constexpr uint64_t kRemoteBytes = uint64_t{64} << 20;
 constexpr uint64_t kSmallestChunk = 4096;
 
+// Fewer bytes stay where they are: their lines are soon stored again, wherever
+// they lie. 64 KiB on two ranks: 4.5 us taking turns, 10.2 without.
+constexpr uint64_t kLeastTakingTurns = 16 * 1024;
+
 // What rank 0 finds out about a wait that was too long, it says sooner.
 constexpr double kReasonSeconds = 5.0;
 
@@ -50,6 +54,13 @@ char* DataPlane::ChunkOf(int place, uint64_t chunk) const {
     ordinal += members_->on_host[static_cast<size_t>(h)].size();
   }
   return local_->remote(chunk, ordinal);
+}
+
+uint64_t DataPlane::TurnOf(uint64_t chunk, uint64_t bytes,
+                           uint64_t room) const {
+  const uint64_t each = AlignStream(bytes);
+  if (each < kLeastTakingTurns || room / each < 2) return 0;
+  return chunk / local_->depth() % (room / each) * each;
 }
 
 Status DataPlane::RunPipeline(uint64_t steps,

@@ -127,7 +127,8 @@ class DataPlane {
   // Calls pass(stores), which stores `bytes` that others are to read.
   template <typename F>
   void StoreForOthers(uint64_t bytes, F&& pass) {
-    if (bytes < StoreChoice::kLeastBytes) return pass(Stores::kPlain);
+    const bool few = bytes < StoreChoice::kLeastBytes;
+    if (few || local_->local_size() == 1) return pass(Stores::kPlain);
     const Stores stores = store_choice_.Next();
     const int64_t begin = NowNs();
     pass(stores);
@@ -135,6 +136,11 @@ class DataPlane {
   }
   // ... between other work.
   Stores StoresForOthers() const { return store_choice_.preferred(); }
+
+  // Where in its part of a place, of `room` bytes, a chunk begins if no chunk
+  // of the collective has more than `bytes` there. Few bytes take turns through
+  // the whole part: lines that peers have just read are dear to store.
+  uint64_t TurnOf(uint64_t chunk, uint64_t bytes, uint64_t room) const;
 
   // Waits until a local rank's counter is at least `value`.
   Status Await(int local, Counter RankState::* counter, uint64_t value);

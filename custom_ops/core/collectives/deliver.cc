@@ -37,26 +37,29 @@ class Deliverer {
         members_(plane->members()),
         parts_(std::move(parts)),
         partition_(plane->meeting_chunk_bytes(), most),
-        transfers_(plane) {}
-
-  uint64_t steps() const {
-    uint64_t most = 0;
+        transfers_(plane) {
     for (size_t from = 0; from < job_.bytes.size(); ++from) {
       for (size_t to = 0; to < job_.bytes.size(); ++to) {
-        if (from != to) most = std::max(most, job_.bytes[from][to]);
+        if (from != to) most_ = std::max(most_, job_.bytes[from][to]);
       }
     }
-    return partition_.StepsFor(most);
   }
+
+  uint64_t steps() const { return partition_.StepsFor(most_); }
 
   Status CopyIn(uint64_t step, uint64_t chunk) {
     const int me = members_.rank;
+    uint64_t bytes = 0;
     for (int to = 0; to < members_.size; ++to) {
-      const Range range = RangeOf(me, to, step);
-      if (!range.empty()) {
-        job_.read(to, range.begin, range.end, PlaceOf(me, to, chunk));
-      }
+      bytes += RangeOf(me, to, step).size();
     }
+    plane_->StoreForOthers(bytes, [&](Stores stores) {
+      for (int to = 0; to < members_.size; ++to) {
+        const Range range = RangeOf(me, to, step);
+        if (range.empty()) continue;
+        job_.read(to, range.begin, range.end, PlaceOf(me, to, chunk), stores);
+      }
+    });
     plane_->Advance(&RankState::staged, chunk + 1);
     return Status::Ok();
   }
@@ -106,7 +109,8 @@ class Deliverer {
   char* PlaceOf(int from, int to, uint64_t chunk) const {
     const uint64_t part =
         parts_[static_cast<size_t>(from)][static_cast<size_t>(to)];
-    return plane_->ChunkOf(from, chunk) + partition_.PlaceOf(part);
+    return plane_->ChunkOf(from, chunk) + partition_.PlaceOf(part) +
+           plane_->TurnOf(chunk, most_, partition_.part_bytes());
   }
 
   std::vector<iovec> PartsBetween(int from_host, int to_host, uint64_t step,
@@ -127,6 +131,7 @@ class Deliverer {
   const GroupMembers& members_;
   const std::vector<std::vector<uint64_t>> parts_;  // [from][to]
   const Partition partition_;
+  uint64_t most_ = 0;  // bytes from one rank to another
   HostTransfers transfers_;
 };
 

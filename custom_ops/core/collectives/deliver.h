@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/common/copy.h"
 #include "custom_ops/core/common/status.h"
 
 namespace tfring {
@@ -22,8 +23,11 @@ struct DeliverJob {
   // Bytes that each place sends to each, [from][to]; the same on all ranks.
   // What a rank has for itself stays with the caller.
   std::vector<std::vector<uint64_t>> bytes;
-  // Copies the bytes [begin, end) for `to` to `at`.
-  std::function<void(int to, uint64_t begin, uint64_t end, char* at)> read;
+  // Copies the bytes [begin, end) for `to` to `at`, by such stores where they
+  // are many.
+  std::function<void(int to, uint64_t begin, uint64_t end, char* at,
+                     Stores stores)>
+      read;
   // Takes the bytes [begin, end) of `from`.
   std::function<void(int from, uint64_t begin, uint64_t end, const char* at)>
       write;

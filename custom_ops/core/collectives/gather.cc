@@ -18,18 +18,18 @@ class Gatherer {
         job_(job),
         members_(plane->members()),
         chunk_bytes_(plane->meeting_chunk_bytes()),
+        most_(*std::max_element(job.bytes.begin(), job.bytes.end())),
         transfers_(plane) {}
 
-  uint64_t steps() const {
-    const uint64_t most =
-        *std::max_element(job_.bytes.begin(), job_.bytes.end());
-    return (most + chunk_bytes_ - 1) / chunk_bytes_;
-  }
+  uint64_t steps() const { return (most_ + chunk_bytes_ - 1) / chunk_bytes_; }
 
   Status CopyIn(uint64_t step, uint64_t chunk) {
     const Range range = RangeOf(members_.rank, step);
     if (!range.empty()) {
-      job_.read(range.begin, range.end, plane_->ChunkOf(members_.rank, chunk));
+      char* const place = PlaceOf(members_.rank, chunk);
+      plane_->StoreForOthers(range.size(), [&](Stores stores) {
+        job_.read(range.begin, range.end, place, stores);
+      });
     }
     plane_->Advance(&RankState::staged, chunk + 1);
     return Status::Ok();
@@ -61,7 +61,7 @@ class Gatherer {
     for (int rank = 0; rank < members_.size; ++rank) {
       const Range range = RangeOf(rank, step);
       if (rank == members_.rank || range.empty()) continue;
-      job_.write(rank, range.begin, range.end, plane_->ChunkOf(rank, chunk));
+      job_.write(rank, range.begin, range.end, PlaceOf(rank, chunk));
     }
     plane_->Advance(&RankState::taken, chunk + 1);
     return Status::Ok();
@@ -74,11 +74,16 @@ class Gatherer {
             std::min(bytes, (step + 1) * chunk_bytes_)};
   }
 
+  char* PlaceOf(int rank, uint64_t chunk) const {
+    return plane_->ChunkOf(rank, chunk) +
+           plane_->TurnOf(chunk, most_, chunk_bytes_);
+  }
+
   std::vector<iovec> PartsOf(int host, uint64_t step, uint64_t chunk) const {
     std::vector<iovec> parts;
     for (const int rank : members_.on_host[static_cast<size_t>(host)]) {
       const Range range = RangeOf(rank, step);
-      parts.push_back({plane_->ChunkOf(rank, chunk), range.end - range.begin});
+      parts.push_back({PlaceOf(rank, chunk), range.size()});
     }
     return parts;
   }
@@ -87,6 +92,7 @@ class Gatherer {
   const GatherJob& job_;
   const GroupMembers& members_;
   const uint64_t chunk_bytes_;
+  const uint64_t most_;  // of a rank's bytes
   HostTransfers transfers_;
 };
 
@@ -107,14 +113,15 @@ std::vector<uint64_t> InputSizes(const Operation& operation) {
 }
 
 // Reads this rank's inputs as one stream.
-std::function<void(uint64_t, uint64_t, char*)> InputReader(
+std::function<void(uint64_t, uint64_t, char*, Stores)> InputReader(
     const Operation& operation, const Stream& stream) {
-  return [&operation, &stream](uint64_t begin, uint64_t end, char* to) {
+  return [&operation, &stream](uint64_t begin, uint64_t end, char* to,
+                               Stores stores) {
     stream.ForRange(
         begin, end,
         [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
           CopyBytes(to + (at - begin), operation.tensors[t].input + offset,
-                    bytes);
+                    bytes, stores);
         });
   };
 }
@@ -136,8 +143,8 @@ Status GatherSmall(DataPlane* plane, const std::string& mine,
   if (!mine.empty()) std::memcpy(place(members.rank), mine.data(), mine.size());
   GatherJob job;
   job.bytes.assign(static_cast<size_t>(members.size), mine.size());
-  job.read = [&](uint64_t begin, uint64_t end, char* to) {
-    std::memcpy(to, mine.data() + begin, end - begin);
+  job.read = [&](uint64_t begin, uint64_t end, char* to, Stores stores) {
+    CopyBytes(to, mine.data() + begin, end - begin, stores);
   };
   job.write = [&](int rank, uint64_t begin, uint64_t end, const char* from) {
     std::memcpy(place(rank) + begin, from, end - begin);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "custom_ops/core/collectives/data_plane.h"
+#include "custom_ops/core/common/copy.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/schedule/operation.h"
 
@@ -20,8 +21,10 @@ namespace tfring {
 struct GatherJob {
   // Bytes of each rank of the group; the same on all ranks.
   std::vector<uint64_t> bytes;
-  // Copies this rank's bytes [begin, end) to `to`.
-  std::function<void(uint64_t begin, uint64_t end, char* to)> read;
+  // Copies this rank's bytes [begin, end) to `to`, by such stores where they
+  // are many.
+  std::function<void(uint64_t begin, uint64_t end, char* to, Stores stores)>
+      read;
   // Takes the bytes [begin, end) of `rank`. Not called for the own rank.
   std::function<void(int rank, uint64_t begin, uint64_t end, const char* from)>
       write;

@@ -1,7 +1,6 @@
 #include "custom_ops/core/collectives/host_reduce.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "custom_ops/core/transport/mesh.h"
@@ -93,23 +92,28 @@ Status HostReducer::CopyIn(uint64_t step, uint64_t chunk) {
   flight.chunk = chunk;
   flight.division.Clear();
   options_.divide(step, &flight.division);
-  char* slot = plane_->local().slot(plane_->local().local_rank(), chunk);
   flight.step = step;
-  for (const HostPiece& piece : flight.division.pieces()) {
-    if (piece.input != nullptr) Stage(piece, slot + piece.at);
+  const std::vector<HostPiece>& pieces = flight.division.pieces();
+  uint64_t bytes = 0;
+  for (const HostPiece& piece : pieces) {
+    if (IsStaged(piece)) bytes += piece.bytes;
   }
+  char* slot = plane_->local().slot(plane_->local().local_rank(), chunk);
+  plane_->StoreForOthers(bytes, [&](Stores stores) {
+    for (const HostPiece& piece : pieces) {
+      if (!IsStaged(piece)) continue;
+      StageElements(operation_, operation_.tensors[piece.tensor], piece.input,
+                    piece.count, slot + piece.at, stores);
+    }
+  });
   plane_->Advance(&RankState::staged, chunk + 1);
   return Status::Ok();
 }
 
 // A rank that is alone reduces its input itself, unless that must be rounded.
-void HostReducer::Stage(const HostPiece& piece, char* to) const {
-  const OperationTensor& tensor = operation_.tensors[piece.tensor];
-  if (tensor.is_narrowed()) {
-    return Narrow(tensor.dtype, tensor.staged_dtype, operation_.prescale,
-                  piece.input, to, piece.count);
-  }
-  if (!alone_) std::memcpy(to, piece.input, piece.bytes);
+bool HostReducer::IsStaged(const HostPiece& piece) const {
+  if (piece.input == nullptr) return false;
+  return !alone_ || operation_.tensors[piece.tensor].is_narrowed();
 }
 
 // Whether partial results are the very elements, so that none need be made.
@@ -141,12 +145,11 @@ Status HostReducer::ReducePartials(uint64_t chunk) {
     const uint64_t last = piece.count * (rank + 1) / ranks;
     if (first == last || !active_ || IsStraight(piece)) continue;
     const uint64_t at = piece.at + first * (piece.bytes / piece.count);
-    const bool staged =
-        !alone_ || operation_.tensors[piece.tensor].is_narrowed();
     reduction_->ReducePartial(
         piece.tensor,
-        staged ? reduction_->SourcesAt(chunk, at)
-               : reduction_->SourcesAt(chunk, at, piece.input),
+        IsStaged(piece) || !alone_
+            ? reduction_->SourcesAt(chunk, at)
+            : reduction_->SourcesAt(chunk, at, piece.input),
         reduction_->source_count(),
         partial + piece.packed +
             first * reduction_->partial_bytes(piece.tensor),

@@ -73,7 +73,7 @@ class HostReducer {
   Status CopyOut(uint64_t chunk);
 
   Flight& FlightOf(uint64_t chunk) { return flights_[chunk % flights_.size()]; }
-  void Stage(const HostPiece& piece, char* to) const;
+  bool IsStaged(const HostPiece& piece) const;
   bool IsStraight(const HostPiece& piece) const;
   bool LandsInOutput(const HostPiece& piece) const;
   bool DoneFlight(const Flight& flight) const;

@@ -35,8 +35,8 @@ Status Spread(DataPlane* plane, int from, uint64_t bytes, std::string* text) {
   GatherJob job;
   job.bytes.assign(static_cast<size_t>(plane->members().size), 0);
   job.bytes[static_cast<size_t>(from)] = bytes;
-  job.read = [&](uint64_t begin, uint64_t end, char* to) {
-    std::memcpy(to, text->data() + begin, end - begin);
+  job.read = [&](uint64_t begin, uint64_t end, char* to, Stores stores) {
+    CopyBytes(to, text->data() + begin, end - begin, stores);
   };
   job.write = [&](int, uint64_t begin, uint64_t end, const char* at) {
     std::memcpy(text->data() + begin, at, end - begin);

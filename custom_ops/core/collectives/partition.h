@@ -37,6 +37,9 @@ class Partition {
             std::min(bytes, (round + 1) * part_bytes_)};
   }
 
+  // How many there may be.
+  uint64_t part_bytes() const { return part_bytes_; }
+
   // Where in the chunk they are.
   uint64_t PlaceOf(uint64_t part) const {
     return part % per_chunk_ * part_bytes_;

@@ -1,7 +1,6 @@
 #include "custom_ops/core/collectives/reducescatter.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "custom_ops/core/collectives/host_reduce.h"
@@ -54,31 +53,31 @@ class ReducescatterJob {
 
   Reduction& reduction() { return reduction_; }
 
-  uint64_t steps() const {
-    uint64_t most = 0;
-    for (const Stream& stream : streams_) most = std::max(most, stream.size());
-    return partition_.StepsFor(most);
-  }
+  uint64_t steps() const { return partition_.StepsFor(most_); }
 
   // The own part is reduced from the input, not from the slot.
   Status CopyIn(uint64_t step, uint64_t chunk) {
     LocalGroup& local = plane_->local();
     char* slot = local.slot(local.local_rank(), chunk);
-    for (const int place : order_) {
-      if (place == members_.rank) continue;
-      ForPart(place, step, [&](const Piece& piece) {
-        CopyBytes(slot + piece.at, Input(piece), piece.bytes);
-      });
-    }
+    slot += TurnOf(chunk);
+    plane_->StoreForOthers(BytesForOthers(step), [&](Stores stores) {
+      for (const int place : order_) {
+        if (place == members_.rank) continue;
+        ForPart(place, step, [&](const Piece& piece) {
+          CopyBytes(slot + piece.at, Input(piece), piece.bytes, stores);
+        });
+      }
+    });
     plane_->Advance(&RankState::staged, chunk + 1);
     return Status::Ok();
   }
 
   Status ReduceOwnPart(uint64_t step, uint64_t chunk) {
     ForOwnPart(step, [&](const Piece& piece) {
-      Reduce(reduction_.SpecOf(piece.tensor),
-             reduction_.SourcesAt(chunk, piece.at, Input(piece)),
-             reduction_.source_count(), Output(piece), CountOf(piece));
+      Reduce(
+          reduction_.SpecOf(piece.tensor),
+          reduction_.SourcesAt(chunk, TurnOf(chunk) + piece.at, Input(piece)),
+          reduction_.source_count(), Output(piece), CountOf(piece));
     });
     plane_->Advance(&RankState::taken, chunk + 1);
     return Status::Ok();
@@ -130,6 +129,7 @@ class ReducescatterJob {
       const uint64_t rows = RowsOf(t, place + 1) - RowsOf(t, place);
       stream.Add(rows * operation_.RowBytes(operation_.tensors[t]));
     }
+    most_ = std::max(most_, stream.size());
     streams_.push_back(std::move(stream));
   }
 
@@ -138,13 +138,30 @@ class ReducescatterJob {
     return FirstRow(static_cast<uint64_t>(rows), place, order_.size());
   }
 
+  Range RangeOf(int place, uint64_t step) const {
+    const auto p = static_cast<size_t>(place);
+    return partition_.RangeOf(part_of_[p], step, streams_[p].size());
+  }
+
+  uint64_t BytesForOthers(uint64_t step) const {
+    uint64_t bytes = 0;
+    for (const int place : order_) {
+      if (place != members_.rank) bytes += RangeOf(place, step).size();
+    }
+    return bytes;
+  }
+
+  // Inside one host.
+  uint64_t TurnOf(uint64_t chunk) const {
+    return plane_->TurnOf(chunk, most_, partition_.part_bytes());
+  }
+
   template <typename F>
   void ForPart(int place, uint64_t step, F&& f) const {
-    const Stream& stream = streams_[static_cast<size_t>(place)];
-    const uint64_t part = part_of_[static_cast<size_t>(place)];
-    const Range range = partition_.RangeOf(part, step, stream.size());
-    const uint64_t begin = partition_.PlaceOf(part);
-    stream.ForRange(
+    const auto p = static_cast<size_t>(place);
+    const Range range = RangeOf(place, step);
+    const uint64_t begin = partition_.PlaceOf(part_of_[p]);
+    streams_[p].ForRange(
         range.begin, range.end,
         [&](size_t t, uint64_t offset, uint64_t bytes, uint64_t at) {
           f(Piece{t, place, offset, begin + (at - range.begin), bytes});
@@ -178,6 +195,7 @@ class ReducescatterJob {
   std::vector<int> order_;         // places, host by host
   std::vector<uint64_t> part_of_;  // of each place; its index in order_
   std::vector<Stream> streams_;    // of each place: its rows of all tensors
+  uint64_t most_ = 0;              // bytes of a place
   std::vector<char*> outputs_;     // empty: there is no memory for them
 };
 

@@ -2,9 +2,22 @@
 
 #include <cstring>
 
+#include "custom_ops/core/collectives/store_elements.h"
 #include "custom_ops/core/common/dtype.h"
 
 namespace tfring {
+void StageElements(const Operation& operation, const OperationTensor& tensor,
+                   const char* from, uint64_t count, char* to, Stores stores) {
+  const uint64_t element = tensor.staged_element_bytes;
+  if (!tensor.is_narrowed()) {
+    return CopyBytes(to, from, count * element, stores);
+  }
+  StoreElements(count, element, to, stores,
+                [&](uint64_t first, uint64_t some, char* out) {
+                  Narrow(tensor.dtype, tensor.staged_dtype, operation.prescale,
+                         from + first * tensor.element_bytes, out, some);
+                });
+}
 
 Reduction::Reduction(DataPlane* plane, const Operation& operation)
     : plane_(plane),

@@ -8,9 +8,15 @@
 
 #include "custom_ops/core/collectives/data_plane.h"
 #include "custom_ops/core/collectives/reduce.h"
+#include "custom_ops/core/common/copy.h"
 #include "custom_ops/core/schedule/operation.h"
 
 namespace tfring {
+
+// Fills `to` with elements as they are staged: narrowed and scaled if they
+// travel in a wire dtype.
+void StageElements(const Operation& operation, const OperationTensor& tensor,
+                   const char* from, uint64_t count, char* to, Stores stores);
 
 class Reduction {
  public:
