@@ -4,11 +4,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "custom_ops/core/common/copy.h"
 #include "custom_ops/core/common/copy_pool.h"
+#include "custom_ops/core/rendezvous/group_memory.h"
+#include "custom_ops/core/rendezvous/identity.h"
 #include "job.h"
 #include "resources.h"
 #include "values.h"
@@ -138,6 +141,28 @@ TEST(NoStagingIsLeftAfterShutdown) {
   });
   EXPECT_EQ(mapped.load(), 2);
   EXPECT_EQ(MappedStaging(), 0u);
+}
+
+// Mapped bytes of a rank's host, one of `hosts` of 8 ranks with 8 leaders each.
+uint64_t MappedAmong(int hosts) {
+  constexpr int kRanks = 8;
+  std::vector<std::string> names;
+  for (int rank = 0; rank < hosts * kRanks; ++rank) {
+    names.push_back("host " + std::to_string(rank / kRanks));
+  }
+  tfring::GroupMembers members = tfring::MembersOf(0, names, names);
+  members.most_leaders = kRanks;
+  std::unique_ptr<tfring::LocalGroup> local;
+  tfring::MemoryPlace place;
+  EXPECT_OK(CreateGroupMemory(members, {}, &local, &place));
+  return local->memory().size();
+}
+
+TEST(StagingStaysBoundedAmongManyHosts) {
+  constexpr uint64_t kMib = 1024 * 1024;
+  EXPECT_TRUE(MappedAmong(2) < 256 * kMib);
+  EXPECT_TRUE(MappedAmong(64) < 256 * kMib);
+  EXPECT_TRUE(MappedAmong(512) < 1024 * kMib);
 }
 
 TEST(ThreadsOfAPoolDoEachPartOnce) {

@@ -12,6 +12,7 @@ using tfring::Stores;
 
 constexpr uint64_t kMib = uint64_t{1} << 20;
 constexpr uint64_t kChunk = kMib / 4;
+constexpr uint64_t kFew = StoreChoice::kLeastBytes;
 
 struct Machine {
   int64_t plain_ns;
@@ -44,6 +45,25 @@ TEST(PlainWhereOneCacheIsShared) {
   EXPECT_TRUE(CountOf(Stores::kStreaming, 4000, kOneCache, &choice) <
               4000 / 25);
   EXPECT_TRUE(choice.preferred() == Stores::kPlain);
+}
+
+// Though few bytes seem to cost so little streaming.
+TEST(PlainForFewBytesWhereOneCacheIsShared) {
+  StoreChoice choice;
+  for (int i = 0; i < 10000; ++i) {
+    const Stores stores = choice.Next();
+    choice.Stored(stores, kFew, stores == Stores::kPlain ? 2300 : 640);
+    EXPECT_TRUE(choice.preferred() == Stores::kPlain);
+  }
+}
+
+TEST(StreamsForFewBytesWherePlainIsDear) {
+  StoreChoice choice;
+  for (int i = 0; i < 64; ++i) {
+    const Stores stores = choice.Next();
+    choice.Stored(stores, kFew, stores == Stores::kPlain ? 15000 : 640);
+  }
+  EXPECT_TRUE(choice.preferred() == Stores::kStreaming);
 }
 
 TEST(StreamsWithinFewChunksWherePlainIsDear) {

@@ -9,10 +9,6 @@
 namespace tfring {
 namespace {
 
-// Bounds the memory for chunks of other hosts.
-constexpr uint64_t kRemoteBytes = uint64_t{64} << 20;
-constexpr uint64_t kSmallestChunk = 4096;
-
 // Fewer bytes stay where they are: their lines are soon stored again, wherever
 // they lie. 64 KiB on two ranks: 4.5 us taking turns, 10.2 without.
 constexpr uint64_t kLeastTakingTurns = 16 * 1024;
@@ -34,13 +30,6 @@ DataPlane::DataPlane(const GroupMembers* members, LocalGroup* local, Mesh* mesh,
       warn_after_s_(warn_after_s),
       fail_after_s_(fail_after_s),
       pool_(local->copy_threads()) {}
-
-uint64_t DataPlane::meeting_chunk_bytes() const {
-  const auto size = static_cast<uint64_t>(members_->size);
-  const uint64_t most =
-      std::max(kSmallestChunk, kRemoteBytes / (size * local_->depth()));
-  return std::min(chunk_bytes(), most / kStreamAlignment * kStreamAlignment);
-}
 
 char* DataPlane::ChunkOf(int place, uint64_t chunk) const {
   const auto p = static_cast<size_t>(place);

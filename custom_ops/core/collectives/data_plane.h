@@ -49,7 +49,7 @@ class DataPlane {
   uint64_t chunk_bytes() const { return local_->chunk_bytes(); }
   // ... where the chunks of all members meet here: less in a large group, so
   // that their memory stays bounded.
-  uint64_t meeting_chunk_bytes() const;
+  uint64_t meeting_chunk_bytes() const { return local_->meeting_chunk_bytes(); }
   // Where a member's chunk lies here: in its slot, or, if it sits on another
   // host, in the place for what comes from there.
   char* ChunkOf(int place, uint64_t chunk) const;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "custom_ops/core/common/hash.h"
+#include "custom_ops/core/common/processors.h"
 #include "custom_ops/core/rendezvous/connect.h"
 #include "custom_ops/core/rendezvous/identity.h"
 #include "custom_ops/core/rendezvous/store_client.h"
@@ -29,13 +30,14 @@ struct Card {
   bool shared_memory = true;
   LinkOptions links;
   int64_t processors = 1;          // of its host
+  Processors mine;                 // where the rank may run
   std::vector<std::string> hosts;  // numeric addresses
 
   std::string Encode() const {
-    std::string text =
-        StrCat(key, "\n", name, "\n", port, " ", chunk_bytes, " ",
-               shared_memory ? 1 : 0, " ", links.connections, " ",
-               links.leaders, " ", links.algorithm, " ", processors, "\n");
+    std::string text = StrCat(
+        key, "\n", name, "\n", port, " ", chunk_bytes, " ",
+        shared_memory ? 1 : 0, " ", links.connections, " ", links.leaders, " ",
+        links.algorithm, " ", processors, " ", mine.Encode(), "\n");
     for (const std::string& host : hosts) text += host + "\n";
     return text;
   }
@@ -44,12 +46,14 @@ struct Card {
     Card card;
     std::istringstream lines(text);
     std::string numbers;
+    std::string mine;
     std::getline(lines, card.key);
     std::getline(lines, card.name);
     std::getline(lines, numbers);
     std::istringstream(numbers) >> card.port >> card.chunk_bytes >>
         card.shared_memory >> card.links.connections >> card.links.leaders >>
-        card.links.algorithm >> card.processors;
+        card.links.algorithm >> card.processors >> mine;
+    card.mine = Processors::Decode(mine);
     for (std::string host; std::getline(lines, host);) {
       card.hosts.push_back(host);
     }
@@ -138,6 +142,7 @@ class Bootstrapper {
     card.links = options_.links;
     if (card.links.connections == 0) card.links.connections = kConnections;
     card.processors = std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+    card.mine = Processors::OfThisThread();
     if (options_.size == 1) {
       cards_ = {card};
       return Status::Ok();
@@ -194,7 +199,12 @@ class Bootstrapper {
     MemoryOptions& memory = out_.later.memory;
     memory = options_.memory;
     memory.chunk_bytes = cards_.front().chunk_bytes;
-    FitToProcessors(out_.identity.here().size(), &memory);
+    std::vector<Processors> here;
+    for (const int rank : out_.identity.here()) {
+      here.push_back(cards_[static_cast<size_t>(rank)].mine);
+    }
+    FitToProcessors(here, static_cast<size_t>(out_.identity.local_rank()),
+                    &memory);
     const std::string key = Key(StrCat("memory/", members.host));
     if (members.leads()) {
       MemoryPlace place;

@@ -1,6 +1,5 @@
 #include "custom_ops/core/rendezvous/group_memory.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +21,17 @@ constexpr uint64_t kHostsChunkBytes = 256 * 1024;
 constexpr uint64_t kStages = 3;  // that a chunk passes before it is under way
 constexpr uint64_t kUnderWay = 5;
 constexpr uint64_t kUnderWayOfLeader = 3;
+
+// Bounds the memory for chunks of other hosts, down to a page for each.
+constexpr uint64_t kMeetingBytes = uint64_t{64} << 20;
+constexpr uint64_t kSmallestChunk = 4096;
+
+uint64_t MeetingChunkBytes(int ranks, const Tuning& tuning) {
+  const uint64_t each =
+      kMeetingBytes / (static_cast<uint64_t>(ranks) * tuning.depth);
+  const uint64_t most = std::max(kSmallestChunk, each);
+  return std::min(tuning.chunk_bytes, most / 64 * 64);
+}
 
 uint64_t HostsDepth(const GroupMembers& members) {
   const auto leaders = static_cast<uint64_t>(members.leaders());
@@ -57,6 +67,7 @@ Status ShapeOf(const GroupMembers& members, const MemoryOptions& options,
   if (options.spin_ns >= 0) tuning.spin_ns = options.spin_ns;
   shape->remote_chunks =
       static_cast<uint64_t>(members.size - shape->local_size);
+  shape->meeting_chunk_bytes = MeetingChunkBytes(members.size, tuning);
   return Status::Ok();
 }
 
@@ -81,18 +92,15 @@ MemoryPlace MemoryPlace::Decode(const std::string& text) {
   return place;
 }
 
-void FitToProcessors(size_t ranks_here, MemoryOptions* options) {
+void FitToProcessors(const std::vector<Processors>& here, size_t me,
+                     MemoryOptions* options) {
   // More threads do not make one memory faster.
   constexpr size_t kMostCopyThreads = 4;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const size_t processors = sched_getaffinity(0, sizeof(set), &set) == 0
-                                ? static_cast<size_t>(CPU_COUNT(&set))
-                                : 1;
-  options->crowded = ranks_here > processors;
+  const ProcessorShare share = ShareProcessors(here, me);
+  options->crowded = share.crowded;
   if (options->copy_threads > 0) return;
-  options->copy_threads = static_cast<int>(
-      std::clamp<size_t>(processors / ranks_here, 1, kMostCopyThreads));
+  options->copy_threads =
+      static_cast<int>(std::min(share.processors, kMostCopyThreads));
 }
 
 Status CreateGroupMemory(const GroupMembers& members,

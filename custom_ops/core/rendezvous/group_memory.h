@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "custom_ops/core/common/members.h"
+#include "custom_ops/core/common/processors.h"
 #include "custom_ops/core/common/status.h"
 #include "custom_ops/core/transport/local_group.h"
 
@@ -33,9 +35,11 @@ struct MemoryPlace {
   static MemoryPlace Decode(const std::string& text);
 };
 
-// Sets `crowded` and, unless it is given, `copy_threads` for `ranks_here` ranks
-// that share this process' processors.
-void FitToProcessors(size_t ranks_here, MemoryOptions* options);
+// Sets `crowded` and, unless it is given, `copy_threads` for the rank at place
+// `me` of those that share a host and may run on these processors. A rank that
+// is bound to one of its own is not crowded.
+void FitToProcessors(const std::vector<Processors>& here, size_t me,
+                     MemoryOptions* options);
 
 // The leader's part.
 Status CreateGroupMemory(const GroupMembers& members,

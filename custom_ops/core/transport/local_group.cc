@@ -31,9 +31,10 @@ uint64_t SlotsOffset(const LocalGroupShape& shape) {
 
 uint64_t LocalGroupShape::TotalBytes() const {
   const uint64_t chunks_per_place =
-      static_cast<uint64_t>(local_size) + 1 + kLargestGrowth + remote_chunks;
+      static_cast<uint64_t>(local_size) + 1 + kLargestGrowth;
   return SlotsOffset(*this) +
-         chunks_per_place * tuning.depth * tuning.chunk_bytes;
+         tuning.depth * (chunks_per_place * tuning.chunk_bytes +
+                         remote_chunks * meeting_chunk_bytes);
 }
 
 LocalGroup::LocalGroup(SharedMemory memory, const LocalGroupShape& shape,
@@ -104,7 +105,7 @@ char* LocalGroup::remote(uint64_t chunk, uint64_t ordinal) const {
       slot(shape_.local_size + 1 + static_cast<int>(kLargestGrowth), 0);
   const uint64_t place =
       chunk % shape_.tuning.depth * shape_.remote_chunks + ordinal;
-  return begin + place * shape_.tuning.chunk_bytes;
+  return begin + place * shape_.meeting_chunk_bytes;
 }
 
 }  // namespace tfring

@@ -6,7 +6,8 @@
 //   slots     per rank: `depth` staging chunks
 //   results   `depth` chunks that all ranks write their share of
 //   partials  `depth` chunks of accumulators on their way to other hosts
-//   remotes   `depth` areas for chunks that came from other hosts
+//   remotes   `depth` areas for chunks that came from other hosts, each of them
+//             as large as a chunk may be where those of all ranks meet
 //
 // Chunks are numbered through the life of the group; chunk c uses the c-th
 // place modulo `depth`. Each rank counts how many chunks it has
@@ -87,8 +88,9 @@ struct LocalGroupShape {
   int local_size = 1;
   uint64_t agreement_bytes = 0;
   Tuning tuning;
-  uint64_t remote_chunks = 0;  // ranks on other hosts
-  uint64_t nonce = 0;          // of this group, so that no other is mistaken
+  uint64_t remote_chunks = 0;        // ranks on other hosts
+  uint64_t meeting_chunk_bytes = 0;  // where chunks of all ranks meet
+  uint64_t nonce = 0;  // of this group, so that no other is mistaken
 
   uint64_t TotalBytes() const;
 };
@@ -111,6 +113,7 @@ class LocalGroup {
   int local_size() const { return shape_.local_size; }
   uint64_t depth() const { return shape_.tuning.depth; }
   uint64_t chunk_bytes() const { return shape_.tuning.chunk_bytes; }
+  uint64_t meeting_chunk_bytes() const { return shape_.meeting_chunk_bytes; }
   uint64_t direct_bytes() const { return shape_.tuning.direct_bytes; }
   int copy_threads() const { return copy_threads_; }
   const SharedMemory& memory() const { return memory_; }
@@ -121,7 +124,8 @@ class LocalGroup {
   char* slot(int local, uint64_t chunk) const;
   char* result(uint64_t chunk) const;
   char* partial(uint64_t chunk) const;
-  // Place for the chunk of the `ordinal`-th rank that is not on this host.
+  // Place for the chunk of the `ordinal`-th rank that is not on this host, of
+  // meeting_chunk_bytes() at most.
   char* remote(uint64_t chunk, uint64_t ordinal) const;
 
   // Sets one of this rank's counters and wakes the ranks that lacked just that.
