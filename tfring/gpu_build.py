@@ -124,9 +124,20 @@ def build_gpu(force: bool = False) -> str:
         )
     target = _Target.of(tf)
     path = _path(target)
-    if path.exists() and not force:
+    if os.path.exists(path) and not force:
         return str(path)
     compiler = _compiler()
+    try:
+        _build(compiler, target, path)
+    except OSError as error:
+        raise GpuBuildError(
+            f"the GPU kernels cannot be kept in {path.parent}: {error}. Set XDG_CACHE_HOME to a "
+            "folder that can be written."
+        ) from error
+    return str(path)
+
+
+def _build(compiler: str, target: _Target, path: pathlib.Path) -> None:
     path.parent.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent.parent) as folder:
         built = pathlib.Path(folder) / _LIBRARY
@@ -140,16 +151,15 @@ def build_gpu(force: bool = False) -> str:
         }
         (built.parent / _STAMP).write_text(json.dumps(stamp))
         path.parent.mkdir(exist_ok=True)
-        # The stamp first: what is there and has one is whole.
+        # The stamp first: a library that is there has one.
         for name in (_STAMP, _LIBRARY):
             os.replace(built.parent / name, path.parent / name)
-    return str(path)
 
 
 def is_built(tf: Any) -> bool:
     """Returns whether the kernels for GPUs are built for this TensorFlow."""
     is_cuda = tf.sysconfig.get_build_info().get("is_cuda_build", False)
-    return bool(is_cuda) and _path(_Target.of(tf)).exists()
+    return bool(is_cuda) and os.path.exists(_path(_Target.of(tf)))
 
 
 def load(tf: Any) -> str | None:
@@ -168,7 +178,8 @@ def load(tf: Any) -> str | None:
     if not tf.sysconfig.get_build_info().get("is_cuda_build", False):
         return None
     path = _path(_Target.of(tf))
-    if path.exists():
+    # Not Path.exists, which raises where the home is another user's.
+    if os.path.exists(path):
         try:
             tf.load_library(str(path))
         except (tf.errors.OpError, OSError) as error:
@@ -219,11 +230,14 @@ def _others(folder: str) -> list[str]:
     Those of other environments, which share the cache, say nothing about this one.
     """
     found = set()
-    for stamp in _cache().glob(f"*/{_STAMP}"):
-        built = json.loads(stamp.read_text())
-        if built.get("folder") != folder:
-            continue
-        found.add(f"tfring {built['tfring']} with TensorFlow {built['tensorflow']}")
+    for library in _cache().glob(f"*/{_LIBRARY}"):
+        try:
+            built = json.loads((library.parent / _STAMP).read_text())
+            name = f"tfring {built['tfring']} with TensorFlow {built['tensorflow']}"
+        except (OSError, ValueError, KeyError):
+            continue  # What is left of a build that was killed, or of a full disk.
+        if built.get("folder") == folder:
+            found.add(name)
     return sorted(found)
 
 

@@ -6,6 +6,7 @@ That they build and load is tested by tests/gpu/wheel.py, where TensorFlow for G
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import stat
 import types
@@ -127,6 +128,46 @@ def test_what_cannot_be_loaded_is_not_kept(
     with pytest.raises(GpuBuildError, match=r"built but cannot be loaded: undefined symbol: x$"):
         gpu_build.build_gpu()
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_a_cache_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CXX", _compiler(tmp_path, "", 0))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert cli.main(["build-gpu"]) == 1
+    said = capsys.readouterr().err
+    assert "cannot be kept in" in said
+    assert "Not a directory" in said
+    assert "Set XDG_CACHE_HOME" in said
+    assert said.count("\n") == 1
+
+
+def test_a_cache_that_may_not_be_read_is_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch, tensorflow: Any, cache: pathlib.Path
+) -> None:
+    def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if str(path).startswith(str(cache)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return os_stat(path, *args, **kwargs)
+
+    os_stat = os.stat
+    monkeypatch.setattr(os, "stat", stat)
+    assert gpu_build.load(tensorflow) is None
+
+
+@pytest.mark.parametrize("stamp", ["", '{"tensorflow": "2.9', "{}", None])
+def test_a_broken_stamp_says_nothing(tensorflow: Any, stamp: str | None) -> None:
+    place = _pretend_built(tensorflow).parent / "built.json"
+    place.unlink() if stamp is None else place.write_text(stamp)
+    assert gpu_build.load(_TensorFlow("2.100.0")) is None
+
+
+def test_a_build_that_was_killed_says_nothing(tensorflow: Any) -> None:
+    _pretend_built(tensorflow).unlink()
+    assert gpu_build.load(tensorflow) is None
 
 
 def test_what_is_there_is_not_built_again(monkeypatch: pytest.MonkeyPatch, tensorflow: Any) -> None:
