@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ..versions import __main__ as versions
 from ..versions import rows, wheel
 
 
@@ -55,3 +56,13 @@ def test_a_table_is_of_one_wheel(tmp_path: Path) -> None:
     rows.Results(tmp_path / "rows.json", "one").add(_row("2.16.2"))
     with pytest.raises(ValueError, match="rows of another wheel"):
         rows.Results(tmp_path / "rows.json", "another")
+
+
+@pytest.mark.parametrize("name", ["is_not_there.whl", "text.whl"])
+def test_what_is_no_wheel_is_told(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.whl").write_text("text")
+    with pytest.raises(SystemExit, match="2"):
+        versions.main(["--wheel", str(tmp_path / name)])
+    assert f"Received: {tmp_path / name}" in capsys.readouterr().err

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,7 +85,10 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="keep the rows in this file, and add to it")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     parser.add_argument("--limit", type=int, default=_LIMIT_S, help="seconds for a group of tests")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.wheel and not zipfile.is_zipfile(options.wheel):
+        parser.error(f"--wheel must be a wheel that is there. Received: {options.wheel}")
+    return options
 
 
 def _row(version: str, place: Path, wheel: Path, limit: int) -> Row:

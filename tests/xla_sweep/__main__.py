@@ -33,20 +33,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m tests.xla_sweep", description=__doc__.splitlines()[0]
     )
     add = parser.add_argument
-    add("-np", default="2,4", help="numbers of ranks (2,4)")
-    add("--collective", default=COLLECTIVES, help=f"({COLLECTIVES})")
-    add("--sizes", default=SIZES, help=f"bytes ({SIZES})")
+    add("-np", type=_numbers, default="2,4", help="numbers of ranks (2,4)")
+    add("--collective", type=_collectives, default=COLLECTIVES, help=f"({COLLECTIVES})")
+    add("--sizes", type=_sizes, default=SIZES, help=f"bytes ({SIZES})")
     add("--dtype", default="float32", help="float32 (default), float16, bfloat16, int8, ...")
-    add("--repeats", type=int, default=100, help="calls of each function (100)")
+    add("--repeats", type=_positive, default=100, help="calls of each function (100)")
     options = parser.parse_args(arguments)
-    codes = [_swept(int(np), options) for np in options.np.split(",")]
+    codes = [_swept(np, options) for np in options.np]
     print("FAILED" if any(codes) else "All right.")
     return int(any(codes))
 
 
 def _swept(np: int, options: argparse.Namespace) -> int:
     """Runs one job and prints its table line by line."""
-    sizes = ",".join(str(_bytes(text)) for text in options.sizes.split(","))
+    sizes = ",".join(map(str, options.sizes))
     command = [sys.executable, "-m", "tfring.launch", "-np", str(np)]
     command += [sys.executable, str(FOLDER / "rank.py"), options.dtype, options.collective, sizes]
     environment = {
@@ -74,9 +74,31 @@ def _swept(np: int, options: argparse.Namespace) -> int:
     return job.returncode
 
 
+def _positive(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer. Received: {text!r}")
+    return number
+
+
+def _numbers(text: str) -> list[int]:
+    return [_positive(part) for part in text.split(",")]
+
+
+def _sizes(text: str) -> list[int]:
+    return [_bytes(part) for part in text.split(",")]
+
+
 def _bytes(text: str) -> int:
     unit = _UNITS.get(text[-1:], 1)
-    return int(text[:-1] if unit > 1 else text) * unit
+    return _positive(text[:-1] if unit > 1 else text) * unit
+
+
+def _collectives(text: str) -> str:
+    unknown = sorted(set(text.split(",")) - set(COLLECTIVES.split(",")))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"takes some of {COLLECTIVES}. Received: {unknown[0]!r}")
+    return text
 
 
 if __name__ == "__main__":
