@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import glob
 import hashlib
 import json
 import logging
@@ -230,9 +231,9 @@ def _others(folder: str) -> list[str]:
     Those of other environments, which share the cache, say nothing about this one.
     """
     found = set()
-    for library in _cache().glob(f"*/{_LIBRARY}"):
+    for library in glob.glob(f"{glob.escape(str(_cache()))}/*/{_LIBRARY}"):
         try:
-            built = json.loads((library.parent / _STAMP).read_text())
+            built = json.loads((pathlib.Path(library).parent / _STAMP).read_text())
             name = f"tfring {built['tfring']} with TensorFlow {built['tensorflow']}"
         except (OSError, ValueError, KeyError):
             continue  # What is left of a build that was killed, or of a full disk.
