@@ -214,6 +214,7 @@ def _chain() -> tuple[Any, Any]:
     """Returns the graph being made, and the token's variable."""
     context = _xla.context()
     graph = tf.compat.v1.get_default_graph()
+    _refuse_condition(graph)
     token = getattr(context, _TOKEN, None)
     if token is None:
         token = _variable()
@@ -225,6 +226,18 @@ def _chain() -> tuple[Any, Any]:
         # Functions keep traces by the context's id, which must not be used again.
         setattr(graph, _KEPT, context)
     return graph, _captured(token, graph)
+
+
+def _refuse_condition(graph: Any) -> None:
+    """Raises NotImplementedError in the condition of a loop, which cannot give the token back."""
+    while graph is not None:
+        if type(graph).__name__ == "WhileCondFuncGraph":
+            raise NotImplementedError(
+                "XLA cannot compile a collective in the condition of a loop. Call it in the body, "
+                "and let the condition look at a variable of the loop that holds its result; or "
+                "use jit_compile=False."
+            )
+        graph = getattr(graph, "outer_graph", None)
 
 
 def _captured(handle: Any, graph: Any) -> Any:

@@ -86,6 +86,23 @@ def test_after_shutdown_a_compiled_function_says_so() -> None:
     np.testing.assert_array_equal(function(tf.ones([2])), [1, 1])
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_condition_of_a_loop_is_a_clear_error(nested: bool) -> None:
+    def small(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x) < 9.0
+
+    condition = tf.function(small) if nested else small
+
+    def loop(x: tf.Tensor) -> tf.Tensor:
+        (result,) = tf.while_loop(condition, lambda x: (x + 1.0,), [x])
+        return result
+
+    assert float(tf.function(loop, autograph=False)(tf.constant(1.0))) == 9.0
+    compiled = tf.function(loop, jit_compile=True, autograph=False)
+    with pytest.raises(NotImplementedError, match="in the condition of a loop. Call it in the"):
+        compiled(tf.constant(1.0))
+
+
 def test_works_in_place_what_is_not_needed_otherwise() -> None:
     function = tf.function(lambda x: hvd.allreduce(x * 2.0), jit_compile=True)
     ir = function.experimental_get_compiler_ir(tf.ones([8]))(stage="optimized_hlo")
