@@ -110,6 +110,25 @@ TEST(no_nccl) {
                       "/nowhere/libnccl.so.2");
 }
 
+// It can be loaded, but is another library.
+TEST(not_cuda) {
+  const Double gpu;
+  JobOptions options = gpu.Options(2);
+  options.cudart_library = "libm.so.6";
+  ExpectAll(gpu, options, TFR_INVALID_ARGUMENT,
+            "libm.so.6 has no cudaGetDeviceCount. Run `pip install "
+            "'tfring[gpu]'`, or set TFRING_CUDART_LIBRARY");
+}
+
+TEST(not_nccl) {
+  const Double gpu;
+  JobOptions options = gpu.Options(2);
+  options.nccl_library = "libm.so.6";
+  ExpectStagedOrError(gpu, options,
+                      "cannot: rank 0 (host here): libm.so.6 has no "
+                      "ncclGetVersion. Run `pip install");
+}
+
 TEST(nccl_is_too_old) {
   const Double gpu;
   gpu.Set("gpu_double_nccl_version", 21701);

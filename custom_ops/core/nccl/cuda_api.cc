@@ -5,6 +5,10 @@
 namespace tfring {
 namespace {
 
+constexpr char kWayOut[] =
+    ". Run `pip install 'tfring[gpu]'`, or set TFRING_CUDART_LIBRARY to the "
+    "path of libcudart.so";
+
 Status LookUp(const Library& library, CudaApi* cuda) {
 #define TFR_REQUIRE(function) \
   TFR_RETURN_IF_ERROR(library.Require("cuda" #function, &cuda->function))
@@ -41,10 +45,11 @@ Status CudaApi::Load(const std::string& path, CudaApi* out) {
   if (!opened.ok()) {
     return FailedPrecondition(
         StrCat("the CUDA run-time library cannot be loaded: ", opened.message(),
-               ". Run `pip install 'tfring[gpu]'`, or set "
-               "TFRING_CUDART_LIBRARY to the path of libcudart.so"));
+               kWayOut));
   }
-  return LookUp(library, out);
+  const Status found = LookUp(library, out);
+  if (found.ok()) return found;
+  return FailedPrecondition(StrCat(found.message(), kWayOut));
 }
 
 Status CudaApi::Check(int error, const char* what) const {

@@ -35,6 +35,10 @@ Status LookUp(const Library& library, NcclApi* nccl) {
   return Status::Ok();
 }
 
+Status WithWayOut(const Status& status) {
+  return FailedPrecondition(StrCat(status.message(), kWayOut));
+}
+
 }  // namespace
 
 std::string NcclApi::VersionText(int version) {
@@ -52,14 +56,16 @@ Status NcclApi::Load(const std::string& path, NcclApi* out) {
     return FailedPrecondition(
         StrCat("NCCL cannot be loaded: ", opened.message(), kWayOut));
   }
-  TFR_RETURN_IF_ERROR(library.Require("ncclGetVersion", &out->GetVersion));
+  Status found = library.Require("ncclGetVersion", &out->GetVersion);
+  if (!found.ok()) return WithWayOut(found);
   if (out->GetVersion(&out->version) != kNcclSuccess ||
       out->version < kOldest) {
     return FailedPrecondition(
         StrCat(library.name(), " is NCCL ", VersionText(out->version), ", but ",
                VersionText(kOldest), " or later is needed", kWayOut));
   }
-  return LookUp(library, out);
+  found = LookUp(library, out);
+  return found.ok() ? found : WithWayOut(found);
 }
 
 }  // namespace tfring
