@@ -30,11 +30,16 @@ def tensorflow() -> ModuleType:
     """Imports TensorFlow and checks its version.
 
     Raises:
-        ImportError: it is missing or too old.
+        ImportError: it is missing, broken or too old.
     """
     try:
         import tensorflow as tf
     except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise ImportError(
+                f"TensorFlow is installed but lacks a package that it needs: {error}. Install "
+                "TensorFlow again."
+            ) from error
         raise ImportError(
             "tfring needs TensorFlow 2.16 or later, and none is installed. "
             "Run `pip install 'tfring[cpu]'` (or install tensorflow)."

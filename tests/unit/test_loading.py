@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
+import sys
 import types
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from tfring import _loading, _native, _xla, _xla_calls, _xla_probe
+from tfring import _loading, _native, _ops, _xla, _xla_calls, _xla_probe
 
 OPS = "libtfring_tensorflow.so"
 
@@ -29,6 +30,24 @@ class _TensorFlow:
         if self._error is not None:
             raise self._error
         return f"the ops of {path}"
+
+
+@pytest.mark.parametrize(
+    ("holds", "says"),
+    [
+        (None, "none is installed. Run `pip install"),
+        ("import no_such_package", "it needs: No module named 'no_such_package'. Install Tens"),
+    ],
+)
+def test_no_tensorflow_and_a_broken_one(
+    holds: str | None, says: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    if holds is not None:
+        (tmp_path / "tensorflow.py").write_text(holds)
+    with pytest.raises(ImportError, match=says):
+        _ops.tensorflow()
 
 
 def test_an_unknown_version_is_tried() -> None:
