@@ -125,7 +125,7 @@ def build_gpu(force: bool = False) -> str:
         )
     target = _Target.of(tf)
     path = _path(target)
-    if os.path.exists(path) and not force:
+    if os.path.exists(path) and not _cut_short(path) and not force:
         return str(path)
     compiler = _compiler()
     try:
@@ -149,6 +149,7 @@ def _build(compiler: str, target: _Target, path: pathlib.Path) -> None:
             "folder": target.folder,
             "tfring": __version__,
             "compiler": compiler,
+            "bytes": built.stat().st_size,
         }
         (built.parent / _STAMP).write_text(json.dumps(stamp))
         path.parent.mkdir(exist_ok=True)
@@ -181,6 +182,11 @@ def load(tf: Any) -> str | None:
     path = _path(_Target.of(tf))
     # Not Path.exists, which raises where the home is another user's.
     if os.path.exists(path):
+        if _cut_short(path):
+            raise ImportError(
+                f"{path} is damaged: it has {path.stat().st_size} bytes, not those that were "
+                "built. Run `tfring build-gpu`."
+            )
         try:
             tf.load_library(str(path))
         except (tf.errors.OpError, OSError) as error:
@@ -202,6 +208,15 @@ def load(tf: Any) -> str | None:
             "through host memory. Run `tfring build-gpu` once."
         )
     return None
+
+
+def _cut_short(path: pathlib.Path) -> bool:
+    """Whether a library is not as long as it was built: loading it would kill the process."""
+    try:
+        size = json.loads((path.parent / _STAMP).read_text())["bytes"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return bool(path.stat().st_size != size)
 
 
 def remove() -> None:

@@ -178,6 +178,18 @@ def test_what_is_there_is_not_built_again(monkeypatch: pytest.MonkeyPatch, tenso
     assert tensorflow.loaded == [str(path)]
 
 
+def test_a_library_that_was_cut_short(monkeypatch: pytest.MonkeyPatch, tensorflow: Any) -> None:
+    path = _pretend_built(tensorflow)
+    (path.parent / "built.json").write_text('{"bytes": 5}')
+    with pytest.raises(ImportError, match=r"is damaged: it has 0 bytes.*Run `tfring build-gpu`"):
+        gpu_build.load(tensorflow)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(GpuBuildError, match="no-such-compiler"):  # it is built again
+        gpu_build.build_gpu()
+    path.write_bytes(b"12345")
+    assert gpu_build.load(tensorflow) == str(path)
+
+
 def test_after_an_upgrade_of_tensorflow(tensorflow: Any) -> None:
     _pretend_built(tensorflow)
     newer = _TensorFlow("2.100.0")
