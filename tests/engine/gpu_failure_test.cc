@@ -5,44 +5,11 @@
 #include <vector>
 
 #include "gpu_job.h"
-#include "processes.h"
+#include "gpu_ones.h"
 
 using namespace tfring_test;
 
 namespace {
-
-// An allreduce of ones, in place.
-struct Ones {
-  const GpuBuffer buffer;
-  Call call;
-
-  Ones(const Double& gpu, int device, const std::string& name = "ones")
-      : buffer(gpu, Filled()) {
-    call.name = name;
-    call.tensors = {{{64}, TFR_INT32, buffer.data(), buffer.data()}};
-    call.device = device;
-  }
-  int32_t Value() const {
-    const Bytes bytes = buffer.Get();
-    int32_t value = 0;
-    std::memcpy(&value, bytes.data(), 4);
-    return value;
-  }
-  // The code; `*text` is the error's.
-  int Run(tfr_world* world, std::string* text) const {
-    tfr_error error = {};
-    const int code = call.Run(world, &error);
-    *text = error.text;
-    return code;
-  }
-
- private:
-  static Bytes Filled() {
-    Bytes bytes(256);
-    for (size_t i = 0; i < 64; ++i) bytes[4 * i] = 1;
-    return bytes;
-  }
-};
 
 // Each rank runs one allreduce, which must give `code` and a text with `part`.
 void ExpectAll(const Double& gpu, const JobOptions& options, int code,
@@ -212,6 +179,32 @@ TEST(communicator_does_not_come_to_be) {
                       "done in time");
 }
 
+// The first rank's setting counts, for all ranks.
+TEST(settings_differ_and_no_communicator_comes_to_be) {
+  const Double gpu;
+  gpu.Set("gpu_double_nccl_hangs", 1);
+  for (const int32_t first : {TFR_GPU_AUTO, TFR_GPU_NCCL}) {
+    CASE("first rank's setting ", first);
+    JobOptions options = gpu.Options(2);
+    options.start_timeout_s = 1.5;
+    const int32_t second = TFR_GPU_AUTO + TFR_GPU_NCCL - first;
+    const bool fails = first == TFR_GPU_NCCL;
+    options.gpu_data_of = {first, second};
+    ExpectAll(gpu, options, fails ? TFR_FAILED_PRECONDITION : TFR_OK,
+              fails ? "cannot make an NCCL communicator" : "");
+  }
+}
+
+TEST(one_rank_is_set_to_host_memory) {
+  const Double gpu;
+  JobOptions options = gpu.Options(2);
+  options.gpu_data_of = {TFR_GPU_AUTO, TFR_GPU_STAGED};
+  ExpectAll(gpu, options, TFR_OK, "");
+  options.gpu_data_of[0] = TFR_GPU_NCCL;
+  ExpectAll(gpu, options, TFR_FAILED_PRECONDITION,
+            "cannot: rank 1 (host here): its setting is TFRING_GPU_DATA=host");
+}
+
 TEST(nccl_reports_an_error) {
   const Double gpu;
   const int64_t aborts = gpu.aborts();
@@ -235,97 +228,6 @@ TEST(nccl_reports_an_error) {
     EXPECT_EQ(ones.Run(world, &text), TFR_UNAVAILABLE);
   });
   EXPECT_EQ(gpu.aborts(), aborts + 3);
-  EXPECT_EQ(gpu.alive(), 0);
-}
-
-TEST(abort_while_under_way) {
-  const Double gpu;
-  for (const int32_t data : {TFR_GPU_NCCL, TFR_GPU_STAGED}) {
-    CASE("data ", data);
-    const int64_t aborts = gpu.aborts();
-    JobOptions options = gpu.Options(2);
-    options.gpu_data = data;
-    Meeting meeting(2);
-    RunJob(options, [&](int rank, tfr_world* world) {
-      const Ones ones(gpu, rank + 1);
-      std::string text;
-      EXPECT_EQ(ones.Run(world, &text), TFR_OK);
-      if (rank == 1) {
-        // Its kernels never run to the end.
-        const Ones late(gpu, rank + 1, "late");
-        meeting.Pass();
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        tfr_world_abort(world, "on purpose");
-        EXPECT_EQ(late.Run(world, &text), TFR_UNAVAILABLE);
-      } else {
-        meeting.Pass();
-        const Ones late(gpu, rank + 1, "late");
-        EXPECT_EQ(late.Run(world, &text), TFR_UNAVAILABLE);
-      }
-      EXPECT_CONTAINS(text, "allreduce 'late' failed: rank 1");
-      EXPECT_CONTAINS(text, "on purpose");
-    });
-    EXPECT_EQ(gpu.aborts(), aborts + (data == TFR_GPU_NCCL ? 2 : 0));
-    EXPECT_EQ(gpu.alive(), 0);
-  }
-}
-
-// A peer does not come to the second of many pieces: copies end before the
-// buffers go.
-TEST(abort_in_the_middle_of_pieces) {
-  const Double gpu;
-  JobOptions options = gpu.Options(2);
-  options.gpu_data = TFR_GPU_STAGED;
-  options.chunk_bytes = 4096;
-  Meeting meeting(2);
-  RunJob(options, [&](int rank, tfr_world* world) {
-    gpu.Slow(3000);
-    const GpuBuffer buffer(gpu, Bytes(1 << 20));
-    Call call;
-    call.tensors = {{{1 << 20}, TFR_UINT8, buffer.data(), buffer.data()}};
-    call.device = rank + 1;
-    std::thread ending;
-    meeting.Pass();
-    if (rank == 1) {
-      ending = std::thread([world] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        tfr_world_abort(world, "on purpose");
-      });
-    }
-    tfr_error error = {};
-    EXPECT_EQ(call.Run(world, &error), TFR_UNAVAILABLE);
-    EXPECT_CONTAINS(error.text, "on purpose");
-    if (ending.joinable()) ending.join();
-  });
-  gpu.Slow(0);
-  EXPECT_EQ(gpu.alive(), 0);
-}
-
-TEST(many_under_way_when_the_world_ends) {
-  const Double gpu;
-  JobOptions options = gpu.Options(2);
-  options.gpu_data = TFR_GPU_NCCL;
-  Meeting meeting(2);
-  RunJob(options, [&](int rank, tfr_world* world) {
-    std::vector<std::unique_ptr<Ones>> all;
-    Ends ends;
-    std::string text;
-    const Ones first(gpu, rank + 1);
-    EXPECT_EQ(first.Run(world, &text), TFR_OK);
-    meeting.Pass();
-    if (rank == 1) gpu.Set("gpu_double_nccl_error", 1, 6);
-    meeting.Pass();
-    for (int i = 0; i < 200; ++i) {  // more than are let under way
-      all.push_back(
-          std::make_unique<Ones>(gpu, rank + 1, "t" + std::to_string(i)));
-      all.back()->call.done = &Ends::Done;
-      all.back()->call.user = &ends;
-      tfr_error error = {};
-      if (all.back()->call.Submit(world, &error) != TFR_OK) ++ends.count;
-    }
-    ends.Await(200);
-    EXPECT_CONTAINS(ends.text, "rank 1, GPU 0000:01:00.0");
-  });
   EXPECT_EQ(gpu.alive(), 0);
 }
 
@@ -417,37 +319,4 @@ TEST(leaving_waits_for_what_is_under_way) {
   EXPECT_EQ(ends[0].failed.load(), 0);
   EXPECT_EQ(all[0].back()->Value(), 2);
   EXPECT_EQ(gpu.alive(), 0);
-}
-
-// A rank is killed with collectives under way.
-ROLE(killed) {
-  const Double gpu;
-  JobOptions options = gpu.Options(3);
-  options.gpu_data = TFR_GPU_NCCL;
-  const tfr_config config = ConfigOf(options, rank, store);
-  tfr_world* world = nullptr;
-  tfr_error error = {};
-  if (tfr_world_create(&config, &world, &error) != TFR_OK) return 2;
-  std::string text;
-  for (int i = 0; i < 20; ++i) {
-    const Ones ones(gpu, rank + 1, "step");
-    if (ones.Run(world, &text) != TFR_OK || ones.Value() != 3) return 3;
-  }
-  if (rank == 1) _exit(9);
-  const Ones ones(gpu, rank + 1, "last");
-  const int64_t began = tfring::NowNs();
-  if (ones.Run(world, &text) != TFR_UNAVAILABLE) return 4;
-  const bool soon = tfring::NowNs() - began < 5'000'000'000;
-  const bool named = text.find("rank 1 (host here)") != std::string::npos &&
-                     text.find("allreduce 'last'") != std::string::npos;
-  tfr_world_shutdown(world);
-  if (!named) std::fprintf(stderr, "text: %s\n", text.c_str());
-  return !soon ? 5 : !named ? 6 : gpu.alive() != 0 ? 7 : 0;
-}
-
-TEST(a_peer_is_killed) {
-  Processes job(3, "killed", "");
-  for (const int rank : {0, 1, 2}) {
-    EXPECT_EQ(WEXITSTATUS(job.Wait(rank)), rank == 1 ? 9 : 0);
-  }
 }

@@ -129,6 +129,7 @@ class Double : public GpuLibrary {
     Slow(0);
     Set("gpu_double_nccl_error", -1, 0);
     Set("gpu_double_nccl_hangs", 0);
+    Set("gpu_double_nccl_stuck", 0);
     Set("gpu_double_nccl_version", 23203);
     Set("gpu_double_pinned_limit", UINT64_MAX);
   }

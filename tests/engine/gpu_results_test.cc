@@ -255,6 +255,45 @@ TEST(inputs_are_waited_for) {
   }
 }
 
+// A group of tensors asks for an operation per dtype, when just as many
+// operations as are kept exist already.
+TEST(many_factors_and_then_a_group_of_dtypes) {
+  const Double gpu;
+  JobOptions options = gpu.Options(2);
+  options.gpu_data = TFR_GPU_NCCL;
+  for (const int factors : {63, 64}) {
+    CASE("factors ", factors);
+    RunJob(options, [&](int rank, tfr_world* world) {
+      Bytes bytes(4);
+      const float one = 1.0f;
+      std::memcpy(bytes.data(), &one, 4);
+      tfr_error error = {};
+      for (int i = 2; i < factors + 2; ++i) {
+        const GpuBuffer buffer(gpu, bytes);
+        Call call;
+        call.prescale = i;
+        call.tensors = {{{1}, TFR_FLOAT32, buffer.data(), buffer.data()}};
+        call.device = rank + 1;
+        EXPECT_EQ(call.Run(world, &error), TFR_OK);
+        EXPECT_EQ(ValueAt(buffer.Get(), TFR_FLOAT32, 0), 2.0 * i);
+      }
+      Bytes wide(8);
+      const double two = 2.0;
+      std::memcpy(wide.data(), &two, 8);
+      const GpuBuffer first(gpu, bytes);
+      const GpuBuffer second(gpu, wide);
+      Call call;
+      call.prescale = 1000;
+      call.tensors = {{{1}, TFR_FLOAT32, first.data(), first.data()},
+                      {{1}, TFR_FLOAT64, second.data(), second.data()}};
+      call.device = rank + 1;
+      EXPECT_EQ(call.Run(world, &error), TFR_OK);
+      EXPECT_EQ(ValueAt(first.Get(), TFR_FLOAT32, 0), 2000.0);
+      EXPECT_EQ(ValueAt(second.Get(), TFR_FLOAT64, 0), 4000.0);
+    });
+  }
+}
+
 TEST(process_sets_have_communicators_of_their_own) {
   const Double gpu;
   JobOptions options = gpu.Options(3);

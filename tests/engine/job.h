@@ -34,6 +34,7 @@ struct JobOptions {
   std::string cudart_library;  // see gpu_job.h
   std::string nccl_library;
   int32_t gpu_data = TFR_GPU_AUTO;
+  std::vector<int32_t> gpu_data_of;  // per rank; empty = gpu_data
   bool gpu_hosts_by_tcp = false;
 };
 
@@ -63,7 +64,9 @@ inline tfr_config ConfigOf(const JobOptions& options, int rank,
   config.direct_bytes = options.direct_bytes;
   config.cudart_library = options.cudart_library.c_str();
   config.nccl_library = options.nccl_library.c_str();
-  config.gpu_data = options.gpu_data;
+  config.gpu_data = options.gpu_data_of.empty()
+                        ? options.gpu_data
+                        : options.gpu_data_of[static_cast<size_t>(rank)];
   config.gpu_hosts_by_tcp = options.gpu_hosts_by_tcp ? 1 : 0;
   return config;
 }

@@ -42,7 +42,7 @@ Status Communicator::Aborted() const {
 }
 
 Status Communicator::Check(int result) {
-  if (result == kNcclSuccess || result == kNcclInProgress) return Status::Ok();
+  if (!NcclFailed(result)) return Status::Ok();
   const char* text = nccl_.GetErrorString(result);
   const char* last =
       nccl_.GetLastError == nullptr ? nullptr : nccl_.GetLastError(comm_);
@@ -110,6 +110,14 @@ Status Communicator::Issue(const std::function<int(NcclComm)>& f,
   return in_progress ? AwaitDone(deadline, interrupted) : Status::Ok();
 }
 
+// NCCL has read an operation when a call that uses it is in the stream.
+void Communicator::ForgetScales() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr || scales_.size() < kMostScales) return;
+  for (const auto& [key, op] : scales_) nccl_.RedOpDestroy(op, comm_);
+  scales_.clear();
+}
+
 Status Communicator::PreMulSum(int dtype, double factor, int* op,
                                Deadline deadline,
                                const Interrupted& interrupted) {
@@ -124,11 +132,6 @@ Status Communicator::PreMulSum(int dtype, double factor, int* op,
     if (nccl_.RedOpCreatePreMulSum == nullptr ||
         nccl_.RedOpDestroy == nullptr) {
       return FailedPrecondition("this NCCL cannot scale what it adds up");
-    }
-    // NCCL has read an operation when a call that uses it is in the stream.
-    if (scales_.size() == kMostScales) {
-      for (const auto& [key, old] : scales_) nccl_.RedOpDestroy(old, comm_);
-      scales_.clear();
     }
     Scalar scalar = ScalarOf(dtype, factor);
     TFR_RETURN_IF_ERROR(Check(nccl_.RedOpCreatePreMulSum(
@@ -154,7 +157,10 @@ void Communicator::Finalize(Deadline deadline, const Interrupted& interrupted) {
 
 void Communicator::Abort() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (comm_ != nullptr) nccl_.CommAbort(comm_);
+  if (comm_ != nullptr) {
+    aborted_.store(true, std::memory_order_seq_cst);
+    nccl_.CommAbort(comm_);
+  }
   comm_ = nullptr;
   scales_.clear();
 }

@@ -8,6 +8,7 @@
 #ifndef TFRING_CORE_NCCL_COMMUNICATOR_H_
 #define TFRING_CORE_NCCL_COMMUNICATOR_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -36,12 +37,15 @@ class Communicator {
   Status Init(const NcclUniqueId& id, int rank, int size, Deadline deadline,
               const Interrupted& interrupted);
 
-  // Calls f(comm), which issues NCCL calls and returns the first that is not
-  // ncclSuccess, as one group. When this returns OK they are in the stream.
+  // Calls f(comm), which issues NCCL calls and returns the first result that
+  // is a failure, as one group. When this returns OK they are in the stream.
   // One thread at a time.
   Status Issue(const std::function<int(NcclComm)>& f, Deadline deadline,
                const Interrupted& interrupted);
 
+  // Before the first PreMulSum() of a collective: those handed out so far are
+  // in no call that is still to come, and many may be destroyed.
+  void ForgetScales();
   // The operation "sum of inputs times `factor`" of this dtype, made once. Null
   // function in the library: FAILED_PRECONDITION. Not inside Issue().
   Status PreMulSum(int dtype, double factor, int* op, Deadline deadline,
@@ -55,14 +59,19 @@ class Communicator {
   void Finalize(Deadline deadline, const Interrupted& interrupted);
   // Ends what runs and frees it. May be called again, and from any thread.
   void Abort();
+  // Then kernels may have left their streams with nothing done, so work of
+  // which an event says that it has ended counts only if this is false after
+  // the event was seen.
+  bool aborted() const { return aborted_.load(std::memory_order_seq_cst); }
+  Status Aborted() const;
 
  private:
   Status Check(int result);  // needs mutex_
   // Until NCCL is done with the last call.
   Status AwaitDone(Deadline deadline, const Interrupted& interrupted);
-  Status Aborted() const;
 
   const NcclApi nccl_;
+  std::atomic<bool> aborted_{false};  // set before kernels are told to leave
   // Held for single calls only, which return at once.
   std::mutex mutex_;
   NcclComm comm_ = nullptr;                       // guarded by mutex_

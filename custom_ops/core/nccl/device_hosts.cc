@@ -41,7 +41,7 @@ Status DevicePlane::AddUpHere(Operation* operation,
                               const std::vector<int>& ops) {
   return Issue([&](NcclComm comm) {
     int result = kNcclSuccess;
-    for (size_t t = 0; t < ops.size() && result == kNcclSuccess; ++t) {
+    for (size_t t = 0; t < ops.size() && !NcclFailed(result); ++t) {
       const OperationTensor& tensor = operation->tensors[t];
       if (tensor.count == 0) continue;
       result = nccl_.Reduce(tensor.input, tensor.output, tensor.count,
@@ -90,7 +90,7 @@ Status DevicePlane::SpreadHere(Operation* operation) {
   return Issue([&](NcclComm comm) {
     int result = kNcclSuccess;
     for (const OperationTensor& tensor : operation->tensors) {
-      if (tensor.bytes == 0 || result != kNcclSuccess) continue;
+      if (tensor.bytes == 0 || NcclFailed(result)) continue;
       result = nccl_.Broadcast(tensor.output, tensor.output, tensor.bytes,
                                kNcclInt8, 0, comm, gpu_->collectives());
     }

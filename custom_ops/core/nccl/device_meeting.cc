@@ -34,7 +34,6 @@ Status GatherWords(DataPlane* plane, const GpuWord& mine,
 Status DevicePlane::Meet() {
   if (met_) return meeting_;
   met_ = true;
-  where_ = StrCat("GPU ", gpu_->bus_id());
   std::vector<GpuWord> words;
   TFR_RETURN_IF_ERROR(GatherWords(plane_, Word(), &words));
   meeting_ = ChooseWays(plane_->members(), words, &ways_);
@@ -42,12 +41,12 @@ Status DevicePlane::Meet() {
   if (ways_.nccl) {
     const Status connected = AgreeOnConnection(Connect(words));
     if (!connected.ok()) {
-      communicator_.reset();
+      SetCommunicator(nullptr);
       TFR_RETURN_IF_ERROR(Interrupted());
       ways_ = GpuWays();
       ways_.piece_bytes = words[0].piece_bytes;
       ways_.why_staged = connected.message();
-      if (options_.data == TFR_GPU_NCCL) meeting_ = connected;
+      if (words[0].data == TFR_GPU_NCCL) meeting_ = connected;
     }
   }
   if (!ways_.why_staged.empty() && meeting_.ok()) Warn(ways_.why_staged);
@@ -64,7 +63,11 @@ GpuWord DevicePlane::Word() {
       std::min<uint64_t>(options_.piece_bytes, UINT32_MAX));
   word.shares = IsSet("NCCL_MULTI_RANK_GPU_ENABLE") ? 1 : 0;
   gpu_->bus_id().copy(word.bus_id, sizeof(word.bus_id) - 1);
-  if (options_.data == TFR_GPU_STAGED) return word;
+  if (options_.data == TFR_GPU_STAGED) {
+    constexpr char kReason[] = "its setting is TFRING_GPU_DATA=host";
+    std::memcpy(word.reason, kReason, sizeof(kReason));
+    return word;
+  }
   Status status = NcclApi::Load(options_.nccl_library, &nccl_);
   if (status.ok() && plane_->members().leads()) {
     const int result = nccl_.GetUniqueId(&word.id);
@@ -89,11 +92,12 @@ Status DevicePlane::Connect(const std::vector<GpuWord>& words) {
   const std::vector<int> places = CommunicatorPlaces(plane_->members(), ways_);
   int rank = 0;
   while (places[static_cast<size_t>(rank)] != plane_->members().rank) ++rank;
-  communicator_ = std::make_unique<Communicator>(nccl_);
-  return communicator_->Init(words[static_cast<size_t>(places[0])].id, rank,
-                             static_cast<int>(places.size()),
-                             Deadline::After(options_.start_timeout_s),
-                             [this] { return Interrupted(); });
+  const auto communicator = std::make_shared<Communicator>(nccl_);
+  SetCommunicator(communicator);
+  return communicator->Init(words[static_cast<size_t>(places[0])].id, rank,
+                            static_cast<int>(places.size()),
+                            Deadline::After(options_.start_timeout_s),
+                            [this] { return Interrupted(); });
 }
 
 // Either all ranks use what they have made or none does.

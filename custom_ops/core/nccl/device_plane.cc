@@ -30,14 +30,25 @@ DevicePlane::DevicePlane(DataPlane* plane, const Failure* failure,
 DevicePlane::~DevicePlane() {
   flights_.store(nullptr, std::memory_order_release);
   flights_owner_.reset();
-  if (communicator_ == nullptr) return;
+  const std::shared_ptr<Communicator> communicator = this->communicator();
+  if (communicator == nullptr) return;
   const ScopedDevice current(gpu_->cuda(), gpu_->device());
   if (!failure_->aborted()) {
-    communicator_->Finalize(Deadline::After(kFinalizeSeconds), [this] {
+    communicator->Finalize(Deadline::After(kFinalizeSeconds), [this] {
       return failure_->aborted() ? failure_->status() : Status::Ok();
     });
   }
-  communicator_.reset();
+  communicator->Abort();
+}
+
+std::shared_ptr<Communicator> DevicePlane::communicator() const {
+  std::lock_guard<std::mutex> lock(communicator_mutex_);
+  return communicator_;
+}
+
+void DevicePlane::SetCommunicator(std::shared_ptr<Communicator> communicator) {
+  std::lock_guard<std::mutex> lock(communicator_mutex_);
+  communicator_.swap(communicator);  // the old one ends without the lock
 }
 
 // --- at submission ----------------------------------------------------------
@@ -84,6 +95,7 @@ Status DevicePlane::Run(Operation* operation) {
   if (flights_owner_ == nullptr) {
     flights_owner_ = std::make_unique<Flights>(
         gpu_.get(), [this](const Flight& flight) { return Watch(flight); },
+        [this](const Flight& flight) { return Judge(flight.uses_nccl); },
         [this](Flight* flight, const Status& status) {
           hooks_.landed(flight, status.ok()
                                     ? status
@@ -128,8 +140,8 @@ Status DevicePlane::Underway(CudaStream stream, bool uses_nccl,
 
 Status DevicePlane::Issue(const std::function<int(NcclComm)>& f) {
   TFR_RETURN_IF_ERROR(AwaitFewerFlights(kMostFlights));
-  return communicator_->Issue(f, FailDeadline(),
-                              [this] { return Interrupted(); });
+  return communicator()->Issue(f, FailDeadline(),
+                               [this] { return Interrupted(); });
 }
 
 Status DevicePlane::AwaitFewerFlights(uint64_t fewer_than) {
@@ -148,8 +160,10 @@ Status DevicePlane::ReduceOps(const Operation& operation,
       operation.kind == TFR_ALLREDUCE || operation.kind == TFR_REDUCESCATTER;
   const double factor = FactorOf(operation, plane_->members().size);
   if (!reduces || factor == 1.0) return Status::Ok();
+  const std::shared_ptr<Communicator> communicator = this->communicator();
+  communicator->ForgetScales();
   for (size_t t = 0; t < ops->size(); ++t) {
-    TFR_RETURN_IF_ERROR(Fatal(communicator_->PreMulSum(
+    TFR_RETURN_IF_ERROR(Fatal(communicator->PreMulSum(
         NcclDtype(operation.tensors[t].dtype), factor, &(*ops)[t],
         FailDeadline(), [this] { return Interrupted(); })));
   }
@@ -202,7 +216,8 @@ Status DevicePlane::AwaitEvent(CudaEvent event, bool uses_nccl) {
   for (;;) {
     const int state = gpu_->cuda().EventQuery(event);
     if (state != kCudaNotReady) {
-      return gpu_->cuda().Check(state, "a GPU's work");
+      TFR_RETURN_IF_ERROR(gpu_->cuda().Check(state, "a GPU's work"));
+      return Judge(uses_nccl);
     }
     TFR_RETURN_IF_ERROR(Trouble(nullptr, plane_->index(), uses_nccl, began));
     backoff.Pause();
@@ -212,6 +227,13 @@ Status DevicePlane::AwaitEvent(CudaEvent event, bool uses_nccl) {
 Status DevicePlane::Watch(const Flight& flight) {
   return Trouble(flight.operation.get(), flight.index, flight.uses_nccl,
                  flight.moments.began);
+}
+
+// Of work whose event has happened.
+Status DevicePlane::Judge(bool uses_nccl) const {
+  if (!uses_nccl) return Status::Ok();
+  const std::shared_ptr<Communicator> communicator = this->communicator();
+  return communicator->aborted() ? communicator->Aborted() : Status::Ok();
 }
 
 // What ends the wait for a collective under way; then whatever NCCL runs for it
@@ -227,15 +249,25 @@ Status DevicePlane::Trouble(const Operation* operation, uint64_t index,
                     DeadlineExceeded(StrCat("did not end on the GPU within ",
                                             options_.fail_after_s, " s")));
   } else if (uses_nccl) {
-    status = communicator_->AsyncError();
+    status = communicator()->AsyncError();
     if (status.ok()) return status;
     int64_t since = 0;
     trouble_since_.compare_exchange_strong(since, NowNs());
     if (since == 0 || NowNs() - since < kGraceNs) return Status::Ok();
     status = Failed(operation, status);
   }
-  if (!status.ok() && communicator_ != nullptr) communicator_->Abort();
+  if (!status.ok()) AbortNccl(/*executor=*/operation == nullptr);
   return status;
+}
+
+// Where a rank has left in good order, what it has done its part of still ends:
+// the executor, which is ahead of that, lets it. Flights are looked at in
+// order.
+void DevicePlane::AbortNccl(bool executor) {
+  const std::shared_ptr<Communicator> communicator = this->communicator();
+  if (communicator == nullptr) return;
+  if (executor && failure_->any() && !failure_->aborted()) Drain();
+  communicator->Abort();
 }
 
 // An error that ends the world says where it was met. If NCCL reports it, a
@@ -251,7 +283,7 @@ Status DevicePlane::Explain(const Operation& operation, const Status& status) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const Status failed = Failed(&operation, status);
-  if (communicator_ != nullptr) communicator_->Abort();
+  AbortNccl(/*executor=*/true);
   return failed;
 }
 
@@ -261,8 +293,7 @@ Status DevicePlane::Failed(const Operation* operation, const Status& status) {
     hooks_.abort(Annotate(
         status,
         StrCat("rank ", plane_->members().RankAt(plane_->members().rank),
-               where_.empty() ? "" : ", ", where_,
-               operation == nullptr ? "" : ": ",
+               ", GPU ", gpu_->bus_id(), operation == nullptr ? "" : ": ",
                operation == nullptr ? "" : operation->Title())));
   }
   return failure_->any() ? failure_->status() : status;

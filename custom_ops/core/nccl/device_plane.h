@@ -120,6 +120,10 @@ class DevicePlane {
   Status Interrupted() const;
   Status AwaitEvent(CudaEvent event, bool uses_nccl);
   Status Watch(const Flight& flight);
+  Status Judge(bool uses_nccl) const;
+  void AbortNccl(bool executor);
+  std::shared_ptr<Communicator> communicator() const;
+  void SetCommunicator(std::shared_ptr<Communicator> communicator);
   Status Trouble(const Operation* operation, uint64_t index, bool uses_nccl,
                  int64_t began_ns);
   Status Explain(const Operation& operation, const Status& status);
@@ -140,10 +144,13 @@ class DevicePlane {
   Status meeting_;  // how it went
   GpuWays ways_;
   NcclApi nccl_ = {};
-  std::string where_;  // "GPU 0000:3b:00.0"
-  Flight next_;        // what Run() has begun
+  Flight next_;  // what Run() has begun
 
-  std::unique_ptr<Communicator> communicator_;  // set once, before any flight
+  // The executor sets it, once it has met the other ranks; whoever watches what
+  // is under way, which may have been staged before, reads it.
+  mutable std::mutex communicator_mutex_;
+  std::shared_ptr<Communicator>
+      communicator_;  // guarded by communicator_mutex_
   std::atomic<int64_t> trouble_since_{0};
   std::unique_ptr<Flights> flights_owner_;
   std::atomic<Flights*> flights_{nullptr};

@@ -18,8 +18,11 @@ constexpr double kEndSeconds = 10.0;
 
 }  // namespace
 
-Flights::Flights(Gpu* gpu, Watch watch, Land land)
-    : gpu_(gpu), watch_(std::move(watch)), land_(std::move(land)) {
+Flights::Flights(Gpu* gpu, Watch watch, Judge judge, Land land)
+    : gpu_(gpu),
+      watch_(std::move(watch)),
+      judge_(std::move(judge)),
+      land_(std::move(land)) {
   thread_ = StartThread("tfring-gpu", [this] { ThreadMain(); });
 }
 
@@ -95,7 +98,7 @@ bool Flights::LookAt(bool watch) {
   const ScopedDevice current(gpu_->cuda(), gpu_->device());
   const int state = gpu_->cuda().EventQuery(first->done);
   if (state == kCudaSuccess) {
-    LandFirst(Status::Ok());
+    LandFirst(judge_(*first));
     return true;
   }
   Status status;

@@ -5,6 +5,10 @@
 // whoever waits anyway may look, too (Poll), which saves a hand-over between
 // threads. While a collective takes its time, `watch` is asked now and then
 // whether something has gone wrong.
+//
+// That an event has happened does not say that the work before it was done:
+// what an abort makes leave its stream lets the events behind it happen. So
+// `judge` is asked after the event was seen, never before.
 #ifndef TFRING_CORE_NCCL_FLIGHTS_H_
 #define TFRING_CORE_NCCL_FLIGHTS_H_
 
@@ -40,9 +44,12 @@ class Flights {
   // An error: the flight has failed, and what was in its streams has been told
   // to end.
   using Watch = std::function<Status(const Flight&)>;
+  // Asked when a flight's event has happened: an error if its work was made to
+  // end early, so that its results are not there.
+  using Judge = std::function<Status(const Flight&)>;
   using Land = std::function<void(Flight*, const Status&)>;
 
-  Flights(Gpu* gpu, Watch watch, Land land);
+  Flights(Gpu* gpu, Watch watch, Judge judge, Land land);
   ~Flights();  // waits until all have landed
   Flights(const Flights&) = delete;
   Flights& operator=(const Flights&) = delete;
@@ -63,6 +70,7 @@ class Flights {
 
   Gpu* const gpu_;
   const Watch watch_;
+  const Judge judge_;
   const Land land_;
   std::atomic<uint64_t> count_{0};  // in the air
   std::atomic<bool> looking_{false};

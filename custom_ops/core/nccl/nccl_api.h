@@ -26,6 +26,12 @@ struct NcclUniqueId {
 constexpr int kNcclSuccess = 0;
 constexpr int kNcclInProgress = 7;
 
+// A call to a nonblocking communicator may leave work for later: that is no
+// failure.
+constexpr bool NcclFailed(int result) {
+  return result != kNcclSuccess && result != kNcclInProgress;
+}
+
 // ncclDataType_t
 constexpr int kNcclInt8 = 0;
 constexpr int kNcclUint8 = 1;

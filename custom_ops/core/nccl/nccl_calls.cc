@@ -88,7 +88,7 @@ uint64_t FirstRow(uint64_t rows, uint64_t place, uint64_t size) {
 template <typename F>
 int ForTensors(size_t count, F&& f) {
   int result = kNcclSuccess;
-  for (size_t t = 0; t < count && result == kNcclSuccess; ++t) result = f(t);
+  for (size_t t = 0; t < count && !NcclFailed(result); ++t) result = f(t);
   return result;
 }
 
@@ -127,7 +127,7 @@ int GatherOne(const NcclApi& nccl, const OperationTensor& tensor, char* output,
     return nccl.AllGather(tensor.input, output, bytes[0], kByte, comm, stream);
   }
   int result = kNcclSuccess;
-  for (size_t r = 0; r < bytes.size() && result == kNcclSuccess; ++r) {
+  for (size_t r = 0; r < bytes.size() && !NcclFailed(result); ++r) {
     if (bytes[r] > 0) {
       result = nccl.Broadcast(tensor.input, output, bytes[r], kByte,
                               static_cast<int>(r), comm, stream);
@@ -185,7 +185,7 @@ int ScatterOne(const NcclApi& nccl, const Operation& operation, size_t t,
                               op, comm, stream);
   }
   int result = kNcclSuccess;
-  for (uint64_t r = 0; r < size && result == kNcclSuccess; ++r) {
+  for (uint64_t r = 0; r < size && !NcclFailed(result); ++r) {
     const uint64_t begin = FirstRow(rows, r, size);
     const uint64_t count = (FirstRow(rows, r + 1, size) - begin) * row;
     if (count == 0) continue;
@@ -224,10 +224,10 @@ int SendOne(const NcclApi& nccl, const char* input, char* output,
             const std::vector<uint64_t>& to, const std::vector<uint64_t>& from,
             NcclComm comm, CudaStream stream) {
   int result = kNcclSuccess;
-  for (size_t r = 0; r < to.size() && result == kNcclSuccess; ++r) {
+  for (size_t r = 0; r < to.size() && !NcclFailed(result); ++r) {
     const int peer = static_cast<int>(r);
     if (to[r] > 0) result = nccl.Send(input, to[r], kByte, peer, comm, stream);
-    if (from[r] > 0 && result == kNcclSuccess) {
+    if (from[r] > 0 && !NcclFailed(result)) {
       result = nccl.Recv(output, from[r], kByte, peer, comm, stream);
     }
     input += to[r];

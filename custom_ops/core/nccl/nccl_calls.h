@@ -40,7 +40,7 @@ double FactorOf(const Operation& operation, int size);
 bool NcclTakes(const Operation& operation, int size, bool scales);
 
 struct NcclCalls {
-  // Issues them; the first result that is not ncclSuccess. `ops[t]`: the
+  // Issues them; the first result that is a failure. `ops[t]`: the
   // reduction of tensor t.
   std::function<int(const NcclApi& nccl, const std::vector<int>& ops,
                     NcclComm comm, CudaStream stream)>

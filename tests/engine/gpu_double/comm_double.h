@@ -25,6 +25,7 @@ constexpr int kFirstMadeOp = 5;
 
 inline std::atomic<int> version{23203};
 inline std::atomic<int> hangs{0};
+inline std::atomic<int> stuck{0};
 inline std::atomic<int> error_rank{-1};
 inline std::atomic<int> error_result{0};
 
@@ -39,9 +40,14 @@ struct Call {
   std::function<void()> finish;
 };
 
-inline void Nap(int least_us, int most_us) {
+inline int Random(int least, int most) {
   static thread_local std::mt19937 random(std::random_device{}());
-  const int us = std::uniform_int_distribution<int>(least_us, most_us)(random);
+  return std::uniform_int_distribution<int>(least, most)(random);
+}
+inline bool Chance() { return Random(0, 1) == 1; }
+
+inline void Nap(int least_us, int most_us) {
+  const int us = Random(least_us, most_us);
   std::this_thread::sleep_for(std::chrono::microseconds(us));
 }
 
@@ -161,10 +167,10 @@ class Comm {
         ++left;
       }
     }
-    while (left > 0 || Failing()) {
+    while (left > 0 || Failing() || stuck != 0) {
       if (aborted_) return;
       bool moved = false;
-      for (int peer = 0; peer < size_ && !Failing(); ++peer) {
+      for (int peer = 0; peer < size_ && !Failing() && stuck == 0; ++peer) {
         moved = Move(peer, &sends, &left, true) || moved;
         moved = Move(peer, &receives, &left, false) || moved;
       }

@@ -9,7 +9,10 @@
 // * Communicators are nonblocking: calls return "in progress" and finish on
 //   another thread. Calling one meanwhile, aborting one while a thread is
 //   inside a call, and ranks that issue different calls end the process with a
-//   message.
+//   message. So does a reduction that is used after its end.
+// * Calls inside a group say at random that they are in progress.
+// * Kernels leave their stream when they are aborted, with nothing done, and
+//   the events behind them happen.
 // * Ranks are threads or processes: data goes through named shared memory. A
 //   rank that dies leaves the others waiting until they abort, as with NCCL.
 //
@@ -30,6 +33,8 @@ GPU_DOUBLE_API void gpu_double_slow(int64_t microseconds);
 GPU_DOUBLE_API void gpu_double_nccl_error(int rank, int result);
 // Communicators of this process never come to be: their ranks wait.
 GPU_DOUBLE_API void gpu_double_nccl_hangs(int hangs);
+// Kernels of this process do nothing until they are aborted.
+GPU_DOUBLE_API void gpu_double_nccl_stuck(int stuck);
 // The version that ncclGetVersion tells.
 GPU_DOUBLE_API void gpu_double_nccl_version(int version);
 // Pinned memory of more than this many bytes is not to be had.

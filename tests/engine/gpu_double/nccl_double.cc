@@ -45,7 +45,7 @@ int Add(void* handle, void* stream, Call call) {
   group.comm = comm;
   group.stream = stream;
   group.calls.push_back(std::move(call));
-  return kOk;
+  return Chance() ? kInProgress : kOk;
 }
 
 char* At(const void* pointer, size_t offset) {
@@ -122,6 +122,9 @@ GPU_DOUBLE_API void gpu_double_nccl_error(int rank, int result) {
 }
 GPU_DOUBLE_API void gpu_double_nccl_hangs(int hangs) {
   gpu_double::hangs = hangs;
+}
+GPU_DOUBLE_API void gpu_double_nccl_stuck(int stuck) {
+  gpu_double::stuck = stuck;
 }
 GPU_DOUBLE_API void gpu_double_nccl_version(int version) {
   gpu_double::version = version;
