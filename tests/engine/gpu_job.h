@@ -122,6 +122,9 @@ class Double : public GpuLibrary {
   int64_t alive() const { return Call("gpu_double_alive"); }
   int64_t aborts() const { return Call("gpu_double_aborts"); }
   int64_t nccl_calls() const { return Call("gpu_double_nccl_calls"); }
+  uint64_t contexts() const {
+    return static_cast<uint64_t>(Call("gpu_double_contexts"));
+  }
   void Slow(int64_t us) const { Set("gpu_double_slow", us); }
 
  private:

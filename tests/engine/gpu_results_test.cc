@@ -195,6 +195,7 @@ TEST(many_at_once_in_any_order) {
   RunJob(options, [&](int rank, tfr_world* world) {
     std::vector<std::unique_ptr<GpuBuffer>> buffers;
     Ends ends;
+    gpu.Call("cudaSetDevice", rank);
     void* const stream = gpu.NewStream();
     for (int i = 0; i < kMany; ++i) {
       const int which = rank == 1 ? kMany - 1 - i : i;
@@ -237,6 +238,7 @@ TEST(inputs_are_waited_for) {
     options.gpu_data = data;
     gpu.Slow(20'000);
     RunJob(options, [&](int rank, tfr_world* world) {
+      gpu.Call("cudaSetDevice", rank);
       void* const stream = gpu.NewStream();
       const std::vector<float> value(1000, 1.5f);
       const GpuBuffer buffer(gpu, Bytes(4000, '\0'));

@@ -9,6 +9,19 @@ constexpr char kWayOut[] =
     ". Run `pip install 'tfring[gpu]'`, or set TFRING_CUDART_LIBRARY to the "
     "path of libcudart.so";
 
+// The driver's own library, which the run-time library has loaded by now or
+// will. A stand-in for the run-time library has the function itself.
+void LookUpContext(const Library& library, CudaApi* cuda) {
+  constexpr char kName[] = "cuCtxGetCurrent";
+  library.LookUp(kName, &cuda->CtxGetCurrent);
+  Library driver;
+  if (cuda->CtxGetCurrent != nullptr ||
+      !Library::Open("", {"libcuda.so.1"}, &driver).ok()) {
+    return;
+  }
+  driver.LookUp(kName, &cuda->CtxGetCurrent);
+}
+
 Status LookUp(const Library& library, CudaApi* cuda) {
 #define TFR_REQUIRE(function) \
   TFR_RETURN_IF_ERROR(library.Require("cuda" #function, &cuda->function))
@@ -31,6 +44,7 @@ Status LookUp(const Library& library, CudaApi* cuda) {
   TFR_REQUIRE(FreeHost);
   TFR_REQUIRE(GetErrorString);
 #undef TFR_REQUIRE
+  LookUpContext(library, cuda);
   return Status::Ok();
 }
 
@@ -57,6 +71,22 @@ Status CudaApi::Check(int error, const char* what) const {
   const char* text = GetErrorString(error);
   return Internal(StrCat(what, " failed: ", text == nullptr ? "?" : text,
                          " (CUDA error ", error, ")"));
+}
+
+ScopedDevice::ScopedDevice(const CudaApi& cuda, int device) : cuda_(cuda) {
+  int before = -1;
+  if (cuda_.GetDevice(&before) == kCudaSuccess && before == device) return;
+  void* context = nullptr;
+  // Before the driver is initialized it gives an error: no context either.
+  const bool has_context = cuda_.CtxGetCurrent != nullptr &&
+                           cuda_.CtxGetCurrent(&context) == kCudaSuccess &&
+                           context != nullptr;
+  error_ = cuda_.SetDevice(device);
+  if (has_context) restored_ = before;
+}
+
+ScopedDevice::~ScopedDevice() {
+  if (restored_ >= 0) cuda_.SetDevice(restored_);
 }
 
 }  // namespace tfring

@@ -51,19 +51,22 @@ struct CudaApi {
   int (*HostAlloc)(void** memory, size_t bytes, unsigned flags);
   int (*FreeHost)(void* memory);
   const char* (*GetErrorString)(int error);
+
+  // Null where the library lacks it.
+  // The driver's cuCtxGetCurrent: gives null to a thread without a context.
+  int (*CtxGetCurrent)(void** context);
 };
 
 // Makes `device` the calling thread's while it lives.
+//
+// A thread that has not used CUDA yet has no context, but cudaGetDevice tells
+// 0. Setting that again would make a context on GPU 0, of hundreds of MB, for
+// every rank of a host; so such a thread keeps the device that is set here. The
+// engine's own threads begin like that, and so set theirs once.
 class ScopedDevice {
  public:
-  ScopedDevice(const CudaApi& cuda, int device) : cuda_(cuda) {
-    if (cuda_.GetDevice(&before_) != kCudaSuccess) before_ = -1;
-    now_ = device;
-    if (before_ != now_) error_ = cuda_.SetDevice(now_);
-  }
-  ~ScopedDevice() {
-    if (before_ >= 0 && before_ != now_) cuda_.SetDevice(before_);
-  }
+  ScopedDevice(const CudaApi& cuda, int device);
+  ~ScopedDevice();
   ScopedDevice(const ScopedDevice&) = delete;
   ScopedDevice& operator=(const ScopedDevice&) = delete;
 
@@ -71,8 +74,7 @@ class ScopedDevice {
 
  private:
   const CudaApi& cuda_;
-  int before_ = -1;
-  int now_ = 0;
+  int restored_ = -1;  // < 0: none
   int error_ = kCudaSuccess;
 };
 

@@ -54,7 +54,7 @@ inline void Nap(int least_us, int most_us) {
 class Comm {
  public:
   Comm(std::string name, int rank, int size)
-      : rank_(rank), size_(size), mapping_(name) {
+      : rank_(rank), size_(size), device_(CurrentDevice()), mapping_(name) {
     ++Count().alive;
   }
   ~Comm() {
@@ -64,6 +64,7 @@ class Comm {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int device() const { return device_; }
   bool usable() const { return mapping_.get() != nullptr; }
 
   // --- called from outside, one thread at a time ----------------------------
@@ -201,6 +202,7 @@ class Comm {
 
   const int rank_;
   const int size_;
+  const int device_;
   Mapping mapping_;
   std::atomic<bool> busy_{false};
   std::atomic<bool> aborted_{false};

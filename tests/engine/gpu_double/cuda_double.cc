@@ -26,12 +26,23 @@ constexpr int kNoMemory = 2;
 constexpr int kNotReady = 600;
 
 thread_local int current_device = 0;
+thread_local bool has_context = false;
+std::atomic<uint64_t> contexts{0};
 std::atomic<int64_t> slow_us{0};
 std::atomic<uint64_t> pinned_limit{UINT64_MAX};
 
+// The calling thread does something that needs a context.
+int UseDevice() {
+  has_context = true;
+  contexts |= uint64_t{1} << current_device;
+  return current_device;
+}
+
 class Stream {
  public:
-  Stream() : thread_([this] { Run(); }) { ++Count().alive; }
+  explicit Stream(int device) : device_(device), thread_([this] { Run(); }) {
+    ++Count().alive;
+  }
   ~Stream() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -49,6 +60,8 @@ class Stream {
     }
     changed_.notify_all();
   }
+
+  int device() const { return device_; }
 
   void Synchronize() {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -76,6 +89,7 @@ class Stream {
     }
   }
 
+  const int device_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
@@ -85,6 +99,8 @@ class Stream {
 };
 
 struct Event {
+  explicit Event(int of) : device(of) {}
+  const int device;
   std::mutex mutex;
   std::condition_variable happened;
   uint64_t recorded = 0;
@@ -96,14 +112,21 @@ EventPointer& EventOf(void* handle) {
   return *static_cast<EventPointer*>(handle);
 }
 
-Stream* StreamOf(void* handle) {
-  // As CUDA's default stream it outlives everything.
-  static Stream* const null_stream = [] {
-    auto* const stream = new Stream;
+// The default stream of the current device, which outlives everything.
+Stream* DefaultStream() {
+  static std::mutex mutex;
+  static auto* const streams = new std::map<int, Stream*>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  Stream*& stream = (*streams)[current_device];
+  if (stream == nullptr) {
+    stream = new Stream(current_device);
     --Count().alive;
-    return stream;
-  }();
-  return handle == nullptr ? null_stream : static_cast<Stream*>(handle);
+  }
+  return stream;
+}
+
+Stream* StreamOf(void* handle) {
+  return handle == nullptr ? DefaultStream() : static_cast<Stream*>(handle);
 }
 
 // A GPU's memory: pages mapped twice, of which callers get the address that
@@ -111,6 +134,7 @@ Stream* StreamOf(void* handle) {
 struct DeviceMemory {
   char* real;
   size_t bytes;
+  int device;
 };
 
 class Memories {
@@ -125,7 +149,8 @@ class Memories {
     close(fd);
     if (real == MAP_FAILED || shown == MAP_FAILED) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
-    memories_[static_cast<char*>(shown)] = {static_cast<char*>(real), size};
+    memories_[static_cast<char*>(shown)] = {static_cast<char*>(real), size,
+                                            UseDevice()};
     return shown;
   }
 
@@ -141,14 +166,27 @@ class Memories {
 
   void* Real(char* pointer) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto at = memories_.upper_bound(pointer);
-    if (at == memories_.begin()) return pointer;
-    --at;
-    const auto offset = static_cast<size_t>(pointer - at->first);
-    return offset < at->second.bytes ? at->second.real + offset : pointer;
+    const auto at = Find(pointer);
+    return at == memories_.end() ? pointer
+                                 : at->second.real + (pointer - at->first);
+  }
+
+  // Where it is; < 0: in no GPU's memory.
+  int DeviceOf(char* pointer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto at = Find(pointer);
+    return at == memories_.end() ? -1 : at->second.device;
   }
 
  private:
+  std::map<char*, DeviceMemory>::iterator Find(char* pointer) {
+    auto at = memories_.upper_bound(pointer);
+    if (at == memories_.begin()) return memories_.end();
+    --at;
+    const auto offset = static_cast<size_t>(pointer - at->first);
+    return offset < at->second.bytes ? at : memories_.end();
+  }
+
   std::mutex mutex_;
   std::map<char*, DeviceMemory> memories_;
 };
@@ -156,6 +194,35 @@ class Memories {
 Memories& AllMemories() {
   static auto* const memories = new Memories;
   return *memories;
+}
+
+// Host memory that GPUs can reach: its device, by its first byte.
+class Pinned {
+ public:
+  void Add(void* memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    devices_[memory] = UseDevice();
+  }
+  bool Remove(void* memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return devices_.erase(memory) > 0;
+  }
+  void ExpectDevice(const void* memory, int device) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto at = devices_.find(memory);
+    if (at != devices_.end() && at->second != device) {
+      Misused("pinned memory of another device");
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const void*, int> devices_;
+};
+
+Pinned& AllPinned() {
+  static auto* const pinned = new Pinned;
+  return *pinned;
 }
 
 }  // namespace
@@ -167,6 +234,16 @@ Counters& Count() {
 
 void Enqueue(void* stream, std::function<void()> work) {
   StreamOf(stream)->Add(std::move(work));
+}
+
+int CurrentDevice() { return current_device; }
+int DeviceOf(void* stream) { return StreamOf(stream)->device(); }
+
+void ExpectCurrent(int device, const char* what) {
+  if (device == current_device) return;
+  std::fprintf(stderr, "gpu double: of device %d, but %d is current\n", device,
+               current_device);
+  Misused(what);
 }
 
 void* Real(const void* pointer) {
@@ -194,6 +271,7 @@ GPU_DOUBLE_API void gpu_double_pinned_limit(uint64_t bytes) {
 GPU_DOUBLE_API int64_t gpu_double_alive() { return Count().alive; }
 GPU_DOUBLE_API int64_t gpu_double_aborts() { return Count().aborts; }
 GPU_DOUBLE_API int64_t gpu_double_nccl_calls() { return Count().nccl_calls; }
+GPU_DOUBLE_API uint64_t gpu_double_contexts() { return gpu_double::contexts; }
 GPU_DOUBLE_API int64_t gpu_double_waits() { return Count().waits; }
 
 GPU_DOUBLE_API const char* cudaGetErrorString(int error) {
@@ -222,6 +300,15 @@ GPU_DOUBLE_API int cudaGetDevice(int* device) {
 GPU_DOUBLE_API int cudaSetDevice(int device) {
   if (device < 0 || device >= gpu_double::kDevices) return gpu_double::kInvalid;
   gpu_double::current_device = device;
+  gpu_double::UseDevice();
+  return gpu_double::kOk;
+}
+
+// The driver's.
+GPU_DOUBLE_API int cuCtxGetCurrent(void** context) {
+  static char one_each[gpu_double::kDevices];
+  *context =
+      gpu_double::has_context ? one_each + gpu_double::current_device : nullptr;
   return gpu_double::kOk;
 }
 
@@ -237,12 +324,17 @@ GPU_DOUBLE_API int cudaMalloc(void** memory, size_t bytes) {
 
 GPU_DOUBLE_API int cudaFree(void* memory) {
   if (memory == nullptr) return gpu_double::kOk;
+  gpu_double::UseDevice();
   return gpu_double::AllMemories().Remove(memory) ? gpu_double::kOk
                                                   : gpu_double::kInvalid;
 }
 
 GPU_DOUBLE_API int cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                                    int, void* stream) {
+  gpu_double::UseDevice();
+  const int device = gpu_double::DeviceOf(stream);
+  gpu_double::AllPinned().ExpectDevice(to, device);
+  gpu_double::AllPinned().ExpectDevice(from, device);
   gpu_double::Enqueue(stream, [to = Real(to), from = Real(from), bytes] {
     std::memmove(to, from, bytes);
   });
@@ -251,6 +343,7 @@ GPU_DOUBLE_API int cudaMemcpyAsync(void* to, const void* from, size_t bytes,
 
 GPU_DOUBLE_API int cudaStreamSynchronize(void* stream) {
   ++Count().waits;
+  gpu_double::UseDevice();
   gpu_double::StreamOf(stream)->Synchronize();
   return gpu_double::kOk;
 }
@@ -265,18 +358,21 @@ GPU_DOUBLE_API int cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   *memory = nullptr;
   if (bytes > gpu_double::pinned_limit) return gpu_double::kNoMemory;
   *memory = std::malloc(bytes);
+  gpu_double::AllPinned().Add(*memory);
   ++Count().alive;
   return gpu_double::kOk;
 }
 
 GPU_DOUBLE_API int cudaFreeHost(void* memory) {
+  gpu_double::UseDevice();
+  if (!gpu_double::AllPinned().Remove(memory)) return gpu_double::kInvalid;
   std::free(memory);
   --Count().alive;
   return gpu_double::kOk;
 }
 
 GPU_DOUBLE_API int cudaStreamCreateWithFlags(void** stream, unsigned) {
-  *stream = new gpu_double::Stream;
+  *stream = new gpu_double::Stream(gpu_double::UseDevice());
   return gpu_double::kOk;
 }
 
@@ -286,7 +382,8 @@ GPU_DOUBLE_API int cudaStreamDestroy(void* stream) {
 }
 
 GPU_DOUBLE_API int cudaEventCreateWithFlags(void** event, unsigned) {
-  *event = new gpu_double::EventPointer(std::make_shared<gpu_double::Event>());
+  *event = new gpu_double::EventPointer(
+      std::make_shared<gpu_double::Event>(gpu_double::UseDevice()));
   ++Count().alive;
   return gpu_double::kOk;
 }
@@ -299,6 +396,10 @@ GPU_DOUBLE_API int cudaEventDestroy(void* event) {
 
 GPU_DOUBLE_API int cudaEventRecord(void* handle, void* stream) {
   const gpu_double::EventPointer event = gpu_double::EventOf(handle);
+  gpu_double::UseDevice();
+  gpu_double::ExpectCurrent(event->device, "an event is recorded");
+  gpu_double::ExpectCurrent(gpu_double::DeviceOf(stream),
+                            "an event is recorded in a stream");
   uint64_t record;
   {
     const std::lock_guard<std::mutex> lock(event->mutex);
@@ -321,6 +422,9 @@ GPU_DOUBLE_API int cudaEventQuery(void* handle) {
 
 GPU_DOUBLE_API int cudaStreamWaitEvent(void* stream, void* handle, unsigned) {
   const gpu_double::EventPointer event = gpu_double::EventOf(handle);
+  gpu_double::UseDevice();
+  gpu_double::ExpectCurrent(gpu_double::DeviceOf(stream),
+                            "a stream waits for an event");
   uint64_t record;
   {
     const std::lock_guard<std::mutex> lock(event->mutex);

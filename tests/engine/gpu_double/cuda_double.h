@@ -25,6 +25,12 @@ void Enqueue(void* stream, std::function<void()> work);
 // Where a pointer into a GPU's memory, or into the host's, really leads.
 void* Real(const void* pointer);
 
+// The calling thread's device, and that of a stream.
+int CurrentDevice();
+int DeviceOf(void* stream);
+// Whatever is of one device must be used while that is the current one.
+void ExpectCurrent(int device, const char* what);
+
 // Something no engine may do.
 [[noreturn]] void Misused(const char* what);
 

@@ -4,6 +4,9 @@
 //
 // What makes it worth testing against:
 // * Streams are threads, so work is asynchronous and events matter.
+// * Streams, events, pinned memory and communicators are of the device that was
+//   current when they were made; using them while another is, or with what is
+//   of another, ends the process with a message.
 // * The memory of a "GPU" cannot be read or written through its pointers; only
 //   the streams know where it really is. An engine that touches it crashes.
 // * Communicators are nonblocking: calls return "in progress" and finish on
@@ -45,6 +48,9 @@ GPU_DOUBLE_API int64_t gpu_double_alive();
 GPU_DOUBLE_API int64_t gpu_double_aborts();
 // Collectives and messages that NCCL was asked for so far.
 GPU_DOUBLE_API int64_t gpu_double_nccl_calls();
+// The devices, a bit each, on which this process has a context so far: CUDA
+// makes one when a thread sets the device or, having set none, uses device 0.
+GPU_DOUBLE_API uint64_t gpu_double_contexts();
 // Times that a thread was made to wait for a stream so far.
 GPU_DOUBLE_API int64_t gpu_double_waits();
 

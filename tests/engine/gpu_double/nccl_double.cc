@@ -38,6 +38,8 @@ int Add(void* handle, void* stream, Call call) {
   auto* const comm = static_cast<Comm*>(handle);
   if (group.depth == 0) Misused("a call outside of a group");
   comm->CheckIdle();
+  ExpectCurrent(comm->device(), "a communicator is called");
+  ExpectCurrent(DeviceOf(stream), "NCCL is given a stream");
   if (group.comm != nullptr && group.comm != comm) {
     Misused("two communicators in one group");
   }
