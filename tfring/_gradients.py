@@ -15,6 +15,8 @@ import tensorflow as tf
 from tfring import _calls, _naming, process_sets, world
 from tfring.constants import Average, Max, Min, Product, Sum
 
+_WORLD = 0  # the process set of all ranks
+
 
 @tf.RegisterGradient("TfringAllreduce")
 def _allreduce_gradient(op: Any, *cotangents: Any) -> list[Any]:
@@ -90,7 +92,7 @@ def _broadcast_gradient(op: Any, *cotangents: Any) -> list[Any]:
     if not tensors:
         return [None] * len(cotangents)
     averages = _calls.allreduce(tensors, Average, name=_name(op), process_set=_group(op))
-    is_root = world.rank() == int(op.get_attr("root"))
+    is_root = tf.equal(_place(_WORLD), int(op.get_attr("root")))
     # Not zeros alone: differentiated again, every rank must come to the allreduce's gradient.
     results = [tf.where(is_root, average, tf.zeros_like(average)) for average in averages]
     return _spread(results, positions, len(cotangents))
@@ -171,9 +173,14 @@ def _as_sent(tensors: list[Any], wire: int) -> list[Any]:
     ]
 
 
-def _place(group: int) -> int:
-    """Returns this rank's place in the process set."""
-    return process_sets.ranks_of(group).index(world.rank())
+def _place(group: int) -> Any:
+    """Returns this rank's place in the process set.
+
+    A graph asks when it runs: after another `init` the place may be another one.
+    """
+    if tf.executing_eagerly():
+        return process_sets.ranks_of(group).index(world.rank())
+    return _calls.query(_calls.RANK, group)
 
 
 def _factors(op: Any) -> tuple[float, float]:

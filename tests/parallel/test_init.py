@@ -14,10 +14,10 @@ pytestmark = pytest.mark.many_ranks
 
 
 @pytest.fixture(autouse=True)
-def between_jobs(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def between_jobs(rank: int, size: int) -> Iterator[None]:
     """Tests begin without a world; the next file finds the one it knows."""
     hvd.shutdown()
-    with monkeypatch.context() as environment:
+    with pytest.MonkeyPatch.context() as environment:
         environment.delenv("TFRING_DYNAMIC_PROCESS_SETS")
         yield
     hvd.shutdown()
@@ -80,3 +80,35 @@ def test_ranks_that_disagree_then_agree(rank: int, size: int) -> None:
     assert own.process_set_id is None
     hvd.init(process_sets=[own])
     assert own.process_set_id == 1
+
+
+# A function of a tensor of one element, and its gradient on each rank.
+GRADIENTS = {
+    "broadcast": (lambda x: 3.0 * hvd.broadcast(x, root_rank=0), [3.0, 0.0]),
+    "allgather": (lambda x: hvd.allgather(x) * [3.0, 4.0], [3.0, 4.0]),
+    "product": (lambda x: 3.0 * hvd.allreduce(x, op=hvd.Product), [2 * 3.0 * 2, 2 * 3.0 * 1]),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("collective", GRADIENTS)
+def test_gradient_after_ranks_were_swapped(
+    collective: str, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph that rank 0 has made now runs as rank 1."""
+    function, expected = GRADIENTS[collective]
+
+    @tf.function
+    def gradient(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+
+    for now in (rank, 1 - rank):
+        monkeypatch.setenv("TFRING_RANK", str(now))
+        hvd.init()
+        assert hvd.rank() == now
+        assert gradient(tf.constant([1.0 + now])).numpy().tolist() == [expected[now]]
+        hvd.shutdown()
+    assert gradient.experimental_get_tracing_count() == 1
