@@ -103,6 +103,36 @@ TEST(abort_before_a_peer_comes) {
   }
 }
 
+// What was staged while a rank had joined is still under way when the ranks
+// meet for the first time; then the world ends.
+TEST(abort_while_ranks_meet_after_a_join) {
+  const Double gpu;
+  gpu.Set("gpu_double_nccl_hangs", 1);
+  JobOptions options = gpu.Options(2);
+  options.gpu_data = TFR_GPU_NCCL;
+  RunJob(options, [&](int rank, tfr_world* world) {
+    gpu.Slow(100'000);
+    Call join;
+    join.kind = TFR_JOIN;
+    ManyOnes staged(gpu, rank + 1, rank == 0 ? 1 : 0, "staged");
+    staged.Submit(world);
+    tfr_error error = {};
+    EXPECT_EQ(join.Run(world, &error), TFR_OK);
+    ManyOnes late(gpu, rank + 1, 1);
+    late.Submit(world);
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      tfr_world_abort(world, "on purpose");
+    }
+    late.Await();
+    staged.Await();
+    EXPECT_EQ(late.failed(), 1);
+    EXPECT_CONTAINS(late.text(), "on purpose");
+  });
+  gpu.Slow(0);
+  EXPECT_EQ(gpu.alive(), 0);
+}
+
 // A peer does not come to the second of many pieces: copies end before the
 // buffers go.
 TEST(abort_in_the_middle_of_pieces) {

@@ -142,6 +142,32 @@ TEST(host_memory_meets_a_gpu) {
   });
 }
 
+// Whatever becomes of a request, the event that marked its place is used again.
+TEST(events_go_back) {
+  const Double gpu;
+  for (const bool matches : {false, true}) {
+    CASE("matches ", matches);
+    JobOptions options = gpu.Options(2);
+    options.gpu_data = TFR_GPU_NCCL;
+    if (matches) options.nccl_library = "/nowhere/libnccl.so.2";
+    Meeting meeting(2);
+    RunJob(options, [&](int rank, tfr_world* world) {
+      int64_t before = 0;
+      for (int i = 0; i < 60; ++i) {
+        Ones ones(gpu, rank + 1, "odd");
+        if (!matches) ones.call.tensors[0].dims = {rank == 0 ? 64 : 32};
+        std::string text;
+        EXPECT_EQ(ones.Run(world, &text), TFR_FAILED_PRECONDITION);
+        meeting.Pass();
+        if (i == 9) before = gpu.alive();
+        meeting.Pass();
+      }
+      EXPECT_LT(gpu.alive() - before, 4);  // 50 would be a leak of each
+    });
+    EXPECT_EQ(gpu.alive(), 0);
+  }
+}
+
 TEST(ranks_share_a_gpu) {
   const Double gpu;
   for (const bool enabled : {false, true}) {

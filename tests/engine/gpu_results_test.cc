@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gpu_cases.h"
+#include "gpu_ones.h"
 
 using namespace tfring_test;
 
@@ -329,6 +330,49 @@ TEST(process_sets_have_communicators_of_their_own) {
       EXPECT_EQ(ValueAt(all.Get(), TFR_FLOAT32, 9), 3.0);
     }
     EXPECT_EQ(tfr_process_set_remove(world, set, &error), TFR_OK);
+  });
+  EXPECT_EQ(gpu.alive(), 0);
+}
+
+// Staged ones are few at a time because of their memory, which those by NCCL do
+// not have.
+TEST(staged_ones_do_not_wait_for_those_of_nccl) {
+  const Double gpu;
+  JobOptions options = gpu.Options(2);
+  options.gpu_data = TFR_GPU_NCCL;
+  Meeting meeting(2);
+  RunJob(options, [&](int rank, tfr_world* world) {
+    const Ones first(gpu, rank + 1);
+    std::string text;
+    EXPECT_EQ(first.Run(world, &text), TFR_OK);
+    meeting.Pass();
+    gpu.Set("gpu_double_nccl_stuck", 1);
+    meeting.Pass();
+    ManyOnes by_nccl(gpu, rank + 1, 6);
+    by_nccl.Submit(world);
+    const GpuBuffer buffer(gpu, Bytes(16, '\1'));
+    Ends ends;
+    Call call;
+    call.name = "staged";
+    call.tensors = {{{8}, TFR_INT16, buffer.data(), buffer.data()}};
+    call.device = rank + 1;
+    call.done = &Ends::Done;
+    call.user = &ends;
+    tfr_error error = {};
+    EXPECT_EQ(call.Submit(world, &error), TFR_OK);
+    // The executor comes to this when it has done its part of the staged one.
+    Call barrier;
+    barrier.name = "barrier";
+    barrier.kind = TFR_BARRIER;
+    EXPECT_EQ(barrier.Run(world, &error), TFR_OK);
+    meeting.Pass();
+    gpu.Set("gpu_double_nccl_stuck", 0);
+    by_nccl.Await();
+    ends.Await(1);
+    EXPECT_EQ(by_nccl.failed(), 0);
+    EXPECT_EQ(by_nccl.wrong(2), 0);
+    EXPECT_EQ(ends.failed.load(), 0);
+    EXPECT_TRUE(buffer.Get() == Bytes(16, '\2'));
   });
   EXPECT_EQ(gpu.alive(), 0);
 }

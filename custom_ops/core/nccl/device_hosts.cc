@@ -27,7 +27,8 @@ std::set<int> AllButLeaders(const GroupMembers& members) {
 Status DevicePlane::RunOverTcp(Operation* operation) {
   std::vector<int> ops;
   TFR_RETURN_IF_ERROR(ReduceOps(*operation, &ops));
-  TFR_RETURN_IF_ERROR(Fatal(gpu_->Wait(gpu_->collectives(), operation->ready)));
+  TFR_RETURN_IF_ERROR(
+      Fatal(gpu_->Wait(gpu_->collectives(), operation->ready.get())));
   TFR_RETURN_IF_ERROR(AddUpHere(operation, ops));
   plane_->SetJoined(AllButLeaders(plane_->members()));
   const Status exchanged = Fatal(ExchangeOverTcp(operation));
@@ -75,12 +76,12 @@ Status DevicePlane::ExchangeOverTcp(Operation* operation) {
   }
   // In place on the GPU, in the order of its stream.
   for (OperationTensor& tensor : sums.tensors) tensor.input = tensor.output;
-  TFR_RETURN_IF_ERROR(gpu_->Mark(gpu_->collectives(), &sums.ready));
+  TFR_RETURN_IF_ERROR(AwaitPinnedRoom());
+  TFR_RETURN_IF_ERROR(MarkReady(gpu_->collectives(), &sums));
   Staging staging(gpu_.get(), cut());
   const Status status =
       staging.Run([this](Operation* host) { return hooks_.run_host(host); },
                   [this](CudaEvent event) { return AwaitEvent(event, true); });
-  gpu_->Return(sums.ready);
   TFR_RETURN_IF_ERROR(status);
   next_.buffers = staging.TakeBuffers();
   return gpu_->WaitFor(gpu_->collectives(), gpu_->from_host());

@@ -70,13 +70,23 @@ Status DevicePlane::Mark(Operation* operation) {
   }
   const ScopedDevice current(gpu_->cuda(), device);
   TFR_RETURN_IF_ERROR(current.status());
-  return gpu_->Mark(operation->stream, &operation->ready);
+  return MarkReady(operation->stream, operation);
+}
+
+Status DevicePlane::MarkReady(CudaStream stream, Operation* operation) {
+  CudaEvent event = nullptr;
+  const Status status = gpu_->Mark(stream, &event);
+  operation->ready = std::shared_ptr<void>(
+      event, [gpu = gpu_](CudaEvent used) { gpu->Return(used); });
+  return status;
 }
 
 Status DevicePlane::Open(int device) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (gpu_ != nullptr || !opened_.ok()) return opened_;
-  opened_ = Gpu::Open(options_.cudart_library, device, &gpu_);
+  std::unique_ptr<Gpu> gpu;
+  opened_ = Gpu::Open(options_.cudart_library, device, &gpu);
+  gpu_ = std::move(gpu);
   return opened_;
 }
 
@@ -116,8 +126,7 @@ Status DevicePlane::Run(Operation* operation) {
   } else {
     status = RunStaged(operation);
   }
-  gpu_->Return(operation->ready);
-  operation->ready = nullptr;
+  operation->ready.reset();
   return Explain(*operation, status);
 }
 
@@ -139,14 +148,23 @@ Status DevicePlane::Underway(CudaStream stream, bool uses_nccl,
 }
 
 Status DevicePlane::Issue(const std::function<int(NcclComm)>& f) {
-  TFR_RETURN_IF_ERROR(AwaitFewerFlights(kMostFlights));
+  TFR_RETURN_IF_ERROR(AwaitRoom());
   return communicator()->Issue(f, FailDeadline(),
                                [this] { return Interrupted(); });
 }
 
-Status DevicePlane::AwaitFewerFlights(uint64_t fewer_than) {
+Status DevicePlane::AwaitRoom() {
   Backoff backoff;
-  while (flights_owner_->count() >= fewer_than) {
+  while (flights_owner_->count() >= kMostFlights) {
+    TFR_RETURN_IF_ERROR(Interrupted());
+    backoff.Pause();
+  }
+  return Status::Ok();
+}
+
+Status DevicePlane::AwaitPinnedRoom() {
+  Backoff backoff;
+  while (flights_owner_->pinning() >= kMostStaged) {
     TFR_RETURN_IF_ERROR(Interrupted());
     backoff.Pause();
   }
@@ -176,7 +194,7 @@ Status DevicePlane::RunNccl(Operation* operation) {
   std::vector<int> ops;
   TFR_RETURN_IF_ERROR(ReduceOps(*operation, &ops));
   const CudaStream stream = gpu_->collectives();
-  TFR_RETURN_IF_ERROR(Fatal(gpu_->Wait(stream, operation->ready)));
+  TFR_RETURN_IF_ERROR(Fatal(gpu_->Wait(stream, operation->ready.get())));
   if (calls.allocated) {
     // Whoever had this memory before may still use it in the caller's stream.
     TFR_RETURN_IF_ERROR(Fatal(gpu_->WaitFor(stream, operation->stream)));
@@ -187,7 +205,8 @@ Status DevicePlane::RunNccl(Operation* operation) {
 }
 
 Status DevicePlane::RunStaged(Operation* operation) {
-  TFR_RETURN_IF_ERROR(AwaitFewerFlights(kMostStaged));
+  TFR_RETURN_IF_ERROR(AwaitRoom());
+  TFR_RETURN_IF_ERROR(AwaitPinnedRoom());
   // A rank that has joined helps with the whole.
   const uint64_t bytes = Joined() ? UINT64_MAX : ways_.piece_bytes;
   Staging staging(gpu_.get(), CutOperation(*operation, bytes,

@@ -96,6 +96,7 @@ class DevicePlane {
  private:
   Status Open(int device);
   Status Mark(Operation* operation);
+  Status MarkReady(CudaStream stream, Operation* operation);
 
   Status Meet();
   GpuWord Word();
@@ -107,7 +108,8 @@ class DevicePlane {
   Status RunNccl(Operation* operation);
   Status RunOverTcp(Operation* operation);
   Status RunStaged(Operation* operation);
-  Status AwaitFewerFlights(uint64_t fewer_than);
+  Status AwaitRoom();
+  Status AwaitPinnedRoom();
   Status AddUpHere(Operation* operation, const std::vector<int>& ops);
   Status SpreadHere(Operation* operation);
   Status ExchangeOverTcp(Operation* operation);
@@ -137,7 +139,7 @@ class DevicePlane {
 
   std::mutex mutex_;          // of Open()
   Status opened_;             // guarded by mutex_
-  std::unique_ptr<Gpu> gpu_;  // set once, under mutex_
+  std::shared_ptr<Gpu> gpu_;  // set once, under mutex_; also of events
 
   // The executor's.
   bool met_ = false;

@@ -37,6 +37,9 @@ Flights::~Flights() {
 }
 
 void Flights::Add(Flight flight) {
+  if (!flight.buffers.empty()) {
+    pinning_.fetch_add(1, std::memory_order_acq_rel);
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     flights_.push_back(std::move(flight));
@@ -135,7 +138,10 @@ void Flights::LandFirst(const Status& status) {
     flights_.pop_front();
   }
   gpu_->Return(flight.done);
-  flight.buffers.clear();
+  if (!flight.buffers.empty()) {
+    flight.buffers.clear();
+    pinning_.fetch_sub(1, std::memory_order_acq_rel);
+  }
   land_(&flight, status);
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -59,6 +59,8 @@ class Flights {
   bool Poll();
   void Drain();
   uint64_t count() const { return count_.load(std::memory_order_acquire); }
+  // Those that hold pinned memory.
+  uint64_t pinning() const { return pinning_.load(std::memory_order_acquire); }
 
  private:
   // One thread at a time looks; the others have something better to do.
@@ -73,6 +75,7 @@ class Flights {
   const Judge judge_;
   const Land land_;
   std::atomic<uint64_t> count_{0};  // in the air
+  std::atomic<uint64_t> pinning_{0};
   std::atomic<bool> looking_{false};
   std::mutex mutex_;
   std::condition_variable changed_;

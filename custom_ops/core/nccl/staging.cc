@@ -85,8 +85,8 @@ Status StagedPiece::CopyIn() {
   host_.device = 0;
   host_.allocate = &StagedPiece::Allocate;
   host_.user = this;
-  TFR_RETURN_IF_ERROR(gpu_->Wait(gpu_->to_host(), operation_->ready));
-  TFR_RETURN_IF_ERROR(gpu_->Wait(gpu_->from_host(), operation_->ready));
+  TFR_RETURN_IF_ERROR(gpu_->Wait(gpu_->to_host(), operation_->ready.get()));
+  TFR_RETURN_IF_ERROR(gpu_->Wait(gpu_->from_host(), operation_->ready.get()));
   for (size_t t = 0; t < tensors; ++t) {
     OperationTensor& tensor = host_.tensors[t];
     to_[t] = tensor.output;

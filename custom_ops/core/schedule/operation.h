@@ -67,6 +67,7 @@ class Operation {
     dims.clear();
     splits.clear();
     device = 0;
+    ready.reset();
   }
 
   // "allreduce 'name'", for messages.
@@ -100,7 +101,9 @@ class Operation {
   std::string fault;       // what is wrong with the arguments; then no tensors
   int32_t device = 0;      // where tensors are; see tfr_request
   void* stream = nullptr;  // ... and the caller's stream there
-  void* ready = nullptr;   // an event of the device plane's in that stream
+  // An event of the device plane's in that stream, which gets it back with the
+  // last copy of this.
+  std::shared_ptr<void> ready;
   tfr_allocate allocate = nullptr;
   tfr_done done = nullptr;
   void* user = nullptr;       // of allocate
