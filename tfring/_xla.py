@@ -10,6 +10,8 @@ tested, with TensorFlow 2.16 to 2.22:
   `tf.function` keeps its traces. As it stands, a function called both inside and outside of a
   compiled one has one trace for both, whichever came first; with True, each compiled function gets
   a trace of its own.
+* `context.device_name` is the innermost `tf.device` around what is traced. A context is made before
+  its function runs, so it keeps the one around the call.
 * `tf.errors.InternalError` is what an untyped custom call that fails becomes, whatever it says. The
   true kind is in a mark at the end of its text; by it, an error is given the class of that kind as
   it is made.
@@ -31,6 +33,7 @@ import tensorflow as tf
 
 from tfring import _ops
 
+_DEVICE = "_tfring_device"
 _MARK = re.compile(r"(?:CustomCall failed: )?(.*?) \[tfring: ([A-Z_]+)\]", re.DOTALL)
 _KINDS = {
     "ABORTED": tf.errors.AbortedError,
@@ -66,6 +69,14 @@ def context() -> Any:
             return found
         graph = getattr(graph, "outer_graph", None)
     return None
+
+
+def device_of(of: Any) -> str | None:
+    """Returns the device that a context's function was first called for; None: none was asked for.
+
+    Within the function `tf.device` has no say: all of it runs where it is called for.
+    """
+    return getattr(of, _DEVICE, None)
 
 
 @contextlib.contextmanager
@@ -124,6 +135,7 @@ def _install() -> str:
         return "TensorFlow has no control_flow_util.GetContainingXLAContext"
     try:
         from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+        from tensorflow.python.eager import context as eager_context
         from tensorflow.python.ops import control_flow_ops
     except ImportError as error:
         return f"TensorFlow has no XLA: {error}"
@@ -132,12 +144,26 @@ def _install() -> str:
         return "TensorFlow has no XLAControlFlowContext.RequiresUniqueFunctionRetracing"
     if not hasattr(gen_xla_ops, "xla_call_module"):
         return "TensorFlow has no op XlaCallModule"
+    if not hasattr(eager_context.context(), "device_name"):
+        return "TensorFlow has no context.device_name"
     missing = _register()
     if missing:
         return missing
     xla_context.RequiresUniqueFunctionRetracing = lambda _: True
+    _install_device(xla_context, eager_context)
     _install_kinds()
     return ""
+
+
+def _install_device(xla_context: Any, eager_context: Any) -> None:
+    stock = xla_context.__init__
+
+    @functools.wraps(stock)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        stock(self, *args, **kwargs)
+        setattr(self, _DEVICE, eager_context.context().device_name or None)
+
+    xla_context.__init__ = init
 
 
 def _install_kinds() -> None:
@@ -161,7 +187,13 @@ def _install_kinds() -> None:
 def _both(name: str) -> tuple[type, int]:
     """Returns a class that is of a kind and of the one that Python was told, and its code."""
     kind = _KINDS[name]
-    both = type(kind.__name__, (kind, tf.errors.InternalError), {"__module__": kind.__module__})
+
+    def reduce(self: Any) -> tuple[Any, ...]:
+        # Pickle finds classes by name, and by this name it finds TensorFlow's.
+        return kind, (self.node_def, self.op, self.message)
+
+    members = {"__module__": kind.__module__, "__reduce__": reduce}
+    both = type(kind.__name__, (kind, tf.errors.InternalError), members)
     return both, kind(None, None, "").error_code
 
 

@@ -10,8 +10,9 @@ nested functions and gradients as it does with any variable, and XLA sees one ch
 program order. One token per compiled function, since XLA locks a variable while a program runs that
 changes it: functions that run at the same time, on threads of the user's, must not wait for each
 other. Within one `tf.function` that is not compiled, compiled functions with collectives run in
-program order: all touch one more resource, which no program changes, so that TensorFlow orders
-them and XLA does not lock it.
+program order: all on a device touch one more resource, which no program changes, so that TensorFlow
+orders them and XLA does not lock it. Both resources are on the device that the function is first
+called for: XLA takes no others, and TensorFlow does not trace again for another device.
 """
 
 from __future__ import annotations
@@ -217,11 +218,11 @@ def _chain() -> tuple[Any, Any]:
     _refuse_condition(graph)
     token = getattr(context, _TOKEN, None)
     if token is None:
-        token = _variable()
+        token = _variable(_xla.device_of(context))
         setattr(context, _TOKEN, token)
     if not hasattr(graph, _ORDERED):
         # A resource that an op other than a read takes: to TensorFlow, written.
-        order = tf.raw_ops.VarIsInitializedOp(resource=_captured(_order(), graph))
+        order = tf.raw_ops.VarIsInitializedOp(resource=_captured(_order(token.device), graph))
         setattr(graph, _ORDERED, order)
         # Functions keep traces by the context's id, which must not be used again.
         setattr(graph, _KEPT, context)
@@ -252,12 +253,15 @@ def _captured(handle: Any, graph: Any) -> Any:
     return graph.capture(_captured(handle, graph.outer_graph) if is_branch_or_body else handle)
 
 
-def _variable() -> Any:
+def _variable(device: str | None) -> Any:
     """Returns the handle of a new variable, a scalar 0.
 
     No `tf.Variable`: a `tf.function` allows new ones in its first trace only.
+
+    Args:
+        device: where; None: as TensorFlow chooses.
     """
-    with tf.init_scope():
+    with tf.init_scope(), tf.device(device):
         name = f"tfring_token_{next(_numbers)}"
         handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name=name)
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0.0))
@@ -265,8 +269,8 @@ def _variable() -> Any:
 
 
 @functools.cache
-def _order() -> Any:
-    return _variable()
+def _order(device: str) -> Any:
+    return _variable(device)
 
 
 def _as_op(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import subprocess
+import sys
+import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -12,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import tfring as hvd
-from tfring import _xla, _xla_keras, _xla_module, _xla_probe
+from tfring import _xla, _xla_calls, _xla_keras, _xla_module, _xla_probe
 from tfring._xla_module import Result, Tensor
 
 pytestmark = pytest.mark.usefixtures("world")
@@ -84,6 +89,62 @@ def test_after_shutdown_a_compiled_function_says_so() -> None:
         function(tf.ones([2]))
     hvd.init()
     np.testing.assert_array_equal(function(tf.ones([2])), [1, 1])
+
+
+@pytest.mark.parametrize("name", _xla._KINDS)
+@pytest.mark.parametrize(
+    "copied",
+    [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy],
+    ids=["pickle", "copy", "deepcopy"],
+)
+def test_an_error_can_be_sent_to_another_process(name: str, copied: Callable[[Any], Any]) -> None:
+    error = tf.errors.InternalError(None, None, f"CustomCall failed: gone [tfring: {name}]")
+    other = copied(error)
+    assert type(other) is _xla._KINDS[name]
+    assert (other.message, other.error_code) == (error.message, error.error_code) != ("", 0)
+    assert isinstance(error, tf.errors.InternalError)
+
+
+def test_an_error_of_a_compiled_function_can_be_sent_to_another_process() -> None:
+    @tf.function(jit_compile=True)
+    def fail() -> tf.Tensor:
+        _xla_calls.probe(fails=True)
+        return tf.constant(1)
+
+    with pytest.raises(tf.errors.AbortedError, match="a probe's error") as caught:
+        fail()
+    other = pickle.loads(pickle.dumps(caught.value))
+    assert (type(other), str(other)) == (tf.errors.AbortedError, str(caught.value))
+
+
+def test_an_internal_error_of_others_can_be_sent_to_another_process() -> None:
+    other = pickle.loads(pickle.dumps(tf.errors.InternalError(None, None, "else")))
+    assert (type(other), other.message) == (tf.errors.InternalError, "else")
+
+
+_TWO_DEVICES = """
+import tensorflow as tf, tfring as hvd
+cpu, *_ = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+hvd.init()
+
+def reduced(x):
+    with tf.device(inner):
+        return tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, hvd.allreduce(x)), [0, x])[1]
+
+def called(x):
+    with tf.device(outer):
+        return tf.function(reduced, jit_compile=True, autograph=False)(x)
+
+for outer, inner in [("CPU:0", None), ("CPU:1", None), ("CPU:1", "CPU:0"), (None, "CPU:1")]:
+    for run in (called, tf.function(called, autograph=False)):
+        assert float(run(tf.constant(3.0))) == 3.0, (outer, inner)
+"""
+
+
+def test_functions_on_several_devices() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-c", _TWO_DEVICES], cwd=folder, timeout=120, check=True)
 
 
 @pytest.mark.parametrize("nested", [False, True])
