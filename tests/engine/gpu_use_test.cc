@@ -2,10 +2,12 @@
 // leaves behind. On the double of CUDA and NCCL, which ends the process where
 // something of one device is used while another is current.
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "custom_ops/core/nccl/gpu.h"
 #include "gpu_job.h"
 #include "processes.h"
 
@@ -131,5 +133,132 @@ TEST(callers_keep_their_device) {
       EXPECT_EQ(device, 7);
     });
     EXPECT_EQ(gpu.alive(), 0);
+  }
+}
+
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+std::unique_ptr<tfring::Gpu> OpenGpu(const char* cudart = GPU_DOUBLE) {
+  std::unique_ptr<tfring::Gpu> gpu;
+  EXPECT_OK(tfring::Gpu::Open(cudart, 2, &gpu));
+  return gpu;
+}
+
+// What is asked from CUDA for this many bytes.
+uint64_t Pinned(uint64_t bytes) {
+  const auto gpu = OpenGpu();
+  tfring::PinnedBuffer buffer;
+  EXPECT_OK(gpu->Pin(bytes, &buffer));
+  return gpu->pinned_bytes();
+}
+
+}  // namespace
+
+TEST(pinned_sizes) {
+  EXPECT_EQ(Pinned(0), uint64_t{4096});
+  EXPECT_EQ(Pinned(5000), uint64_t{8192});
+  EXPECT_EQ(Pinned(kMiB), kMiB);
+  EXPECT_EQ(Pinned(4 * kMiB), 4 * kMiB);
+  EXPECT_EQ(Pinned(4 * kMiB + 1), 4 * kMiB + kMiB / 2);
+  EXPECT_EQ(Pinned(80 * kMiB), 80 * kMiB);
+  EXPECT_EQ(Pinned(80 * kMiB + 1), 88 * kMiB);
+}
+
+// What a large one needed does not stay for good; what is in use does.
+TEST(unused_pinned_memory_is_bounded) {
+  const Double library;
+  {
+    const auto gpu = OpenGpu();
+    tfring::PinnedBuffer used;
+    EXPECT_OK(gpu->Pin(kMiB, &used));
+    {
+      std::vector<tfring::PinnedBuffer> all(4);
+      for (tfring::PinnedBuffer& one : all) {
+        EXPECT_OK(gpu->Pin(100 * kMiB, &one));
+      }
+    }
+    EXPECT_EQ(gpu->pinned_bytes(), (1 + 4 * 104) * kMiB);
+    gpu->Trim();
+    EXPECT_EQ(gpu->pinned_bytes(), (1 + 2 * 104) * kMiB);
+    tfring::PinnedBuffer again;
+    EXPECT_OK(gpu->Pin(100 * kMiB, &again));
+    gpu->Trim();
+    EXPECT_EQ(gpu->pinned_bytes(), (1 + 2 * 104) * kMiB);
+  }
+  EXPECT_EQ(library.alive(), 0);
+}
+
+// The next collective gives back what a large one has needed.
+TEST(a_large_allgather_gives_its_memory_back) {
+  const Double gpu;
+  JobOptions options = gpu.Options(1);
+  options.gpu_data = TFR_GPU_STAGED;
+  RunJob(options, [&](int, tfr_world* world) {
+    constexpr size_t kBytes = 132 * kMiB;
+    {
+      const GpuBuffer input(gpu, kBytes);
+      GpuOutputs outputs(gpu, {1});
+      Call call;
+      call.kind = TFR_ALLGATHER;
+      call.tensors = {
+          {{static_cast<int64_t>(kBytes)}, TFR_UINT8, input.data(), nullptr}};
+      call.allocate = &GpuOutputs::Allocate;
+      call.user = &outputs;
+      call.device = DeviceOf(0) + 1;
+      tfr_error error = {};
+      EXPECT_EQ(call.Run(world, &error), TFR_OK);
+    }
+    tfr_stats stats = {};
+    tfr_world_stats(world, &stats);
+    EXPECT_TRUE(stats.staging_bytes >= 2 * kBytes);
+    const Ones ones(gpu, 0, 64, TFR_SUM);
+    ones.Expect(world, 1);
+    tfr_world_stats(world, &stats);
+    EXPECT_TRUE(stats.staging_bytes < 2 * kBytes);
+  });
+  EXPECT_EQ(gpu.alive(), 0);
+}
+
+// CUDA would wait for what a stream still does.
+ROLE(given_up) {
+  const Double library;
+  library.Slow(3'000'000);
+  auto gpu = OpenGpu();
+  tfring::PinnedBuffer buffer;
+  EXPECT_OK(gpu->Pin(kMiB, &buffer));
+  {
+    const tfring::ScopedDevice current(gpu->cuda(), gpu->device());
+    tfring::CudaEvent event = nullptr;
+    EXPECT_OK(gpu->Mark(gpu->collectives(), &event));
+  }
+  buffer = tfring::PinnedBuffer();
+  if (argument == "yes") gpu->GiveUp();
+  const int64_t began = tfring::NowNs();
+  gpu.reset();
+  const bool waited = tfring::NowNs() - began >= int64_t{2'000'000'000};
+  EXPECT_EQ(waited, argument == "no");
+  // Three streams, the event, the memory.
+  EXPECT_EQ(library.alive(), argument == "yes" ? 5 : 0);
+  return Result();
+}
+TEST(what_was_given_up_is_left_behind) {
+  for (const char* argument : {"yes", "no"}) {
+    CASE("given up: ", argument);
+    EXPECT_TRUE(RunProcesses(1, "given_up", argument) == std::vector<int>(1));
+  }
+}
+
+TEST(collectives_go_before_other_work) {
+  for (const bool has_priorities : {true, false}) {
+    CASE("the library has priorities ", has_priorities);
+    const char* const path = has_priorities ? GPU_DOUBLE : GPU_DOUBLE_OLD;
+    const Double library(path);
+    const int64_t before = library.Call("gpu_double_first_streams");
+    OpenGpu(path);
+    EXPECT_EQ(library.Call("gpu_double_first_streams") - before,
+              int64_t{has_priorities});
+    EXPECT_EQ(library.alive(), 0);
   }
 }

@@ -44,6 +44,10 @@ Status LookUp(const Library& library, CudaApi* cuda) {
   TFR_REQUIRE(FreeHost);
   TFR_REQUIRE(GetErrorString);
 #undef TFR_REQUIRE
+  library.LookUp("cudaDeviceGetStreamPriorityRange",
+                 &cuda->DeviceGetStreamPriorityRange);
+  library.LookUp("cudaStreamCreateWithPriority",
+                 &cuda->StreamCreateWithPriority);
   LookUpContext(library, cuda);
   return Status::Ok();
 }

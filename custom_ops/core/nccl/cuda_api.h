@@ -52,7 +52,10 @@ struct CudaApi {
   int (*FreeHost)(void* memory);
   const char* (*GetErrorString)(int error);
 
-  // Null where the library lacks it.
+  // Null where the library lacks them.
+  int (*DeviceGetStreamPriorityRange)(int* least, int* greatest);
+  int (*StreamCreateWithPriority)(CudaStream* stream, unsigned flags,
+                                  int priority);
   // The driver's cuCtxGetCurrent: gives null to a thread without a context.
   int (*CtxGetCurrent)(void** context);
 };

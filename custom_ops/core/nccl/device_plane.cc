@@ -100,6 +100,7 @@ uint64_t DevicePlane::pinned_bytes() {
 Status DevicePlane::Run(Operation* operation) {
   const ScopedDevice current(gpu_->cuda(), gpu_->device());
   TFR_RETURN_IF_ERROR(Fatal(current.status()));
+  gpu_->Trim();
   next_ = Flight();
   next_.index = plane_->index();
   if (flights_owner_ == nullptr) {

@@ -121,6 +121,7 @@ Status Flights::AwaitEnd(const Flight& flight, const Status& status) {
   Backoff backoff;
   while (gpu_->cuda().EventQuery(flight.done) == kCudaNotReady) {
     if (deadline.expired()) {
+      gpu_->GiveUp();
       return Status(status.code(),
                     StrCat(status.message(), " (and the GPU has not ended it ",
                            kEndSeconds, " s later)"));

@@ -1,17 +1,21 @@
 #include "custom_ops/core/nccl/gpu.h"
 
+#include <iterator>
 #include <utility>
 
 namespace tfring {
 namespace {
 
-// Pinned memory comes in powers of two, so that few sizes are in use.
 constexpr uint64_t kLeastPinned = 4096;
+// From here on eight sizes to each power of two, below one.
+constexpr uint64_t kLargePinned = 1u << 20;
 
 uint64_t PinnedSize(uint64_t bytes) {
   uint64_t size = kLeastPinned;
   while (size < bytes) size *= 2;
-  return size;
+  if (size <= kLargePinned) return size;
+  const uint64_t step = size / 16;
+  return (bytes + step - 1) / step * step;
 }
 
 }  // namespace
@@ -52,7 +56,22 @@ Status Gpu::Start(const std::string& cudart, int device) {
       cuda_.Check(cuda_.DeviceGetPCIBusId(bus_id, sizeof(bus_id), device_),
                   "cudaDeviceGetPCIBusId"));
   bus_id_ = bus_id;
+  return StartStreams();
+}
+
+Status Gpu::StartStreams() {
+  int least = 0;
+  int greatest = 0;
+  if (cuda_.StreamCreateWithPriority != nullptr &&
+      cuda_.DeviceGetStreamPriorityRange != nullptr &&
+      cuda_.DeviceGetStreamPriorityRange(&least, &greatest) == kCudaSuccess) {
+    TFR_RETURN_IF_ERROR(
+        cuda_.Check(cuda_.StreamCreateWithPriority(
+                        &streams_[0], kCudaStreamNonBlocking, greatest),
+                    "cudaStreamCreateWithPriority"));
+  }
   for (CudaStream& stream : streams_) {
+    if (stream != nullptr) continue;
     TFR_RETURN_IF_ERROR(cuda_.Check(
         cuda_.StreamCreateWithFlags(&stream, kCudaStreamNonBlocking),
         "cudaStreamCreateWithFlags"));
@@ -62,6 +81,7 @@ Status Gpu::Start(const std::string& cudart, int device) {
 
 Gpu::~Gpu() {
   if (cuda_.SetDevice == nullptr) return;
+  if (given_up_.load(std::memory_order_acquire)) return;
   const ScopedDevice current(cuda_, device_);
   for (const CudaStream stream : streams_) {
     if (stream != nullptr) cuda_.StreamDestroy(stream);
@@ -116,6 +136,7 @@ Status Gpu::Pin(uint64_t bytes, PinnedBuffer* out) {
     if (at != free_pinned_.end()) {
       *out = PinnedBuffer(this, at->second, size);
       free_pinned_.erase(at);
+      unused_.fetch_sub(size, std::memory_order_relaxed);
       return Status::Ok();
     }
   }
@@ -135,6 +156,23 @@ Status Gpu::Pin(uint64_t bytes, PinnedBuffer* out) {
 void Gpu::Unpin(char* data, uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   free_pinned_.emplace(bytes, data);
+  unused_.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void Gpu::Trim() {
+  std::vector<char*> surplus;
+  if (unused_.load(std::memory_order_relaxed) > kMostUnused) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    while (unused_.load(std::memory_order_relaxed) > kMostUnused) {
+      const auto largest = std::prev(free_pinned_.end());
+      surplus.push_back(largest->second);
+      pinned_bytes_ -= largest->first;
+      unused_.fetch_sub(largest->first, std::memory_order_relaxed);
+      free_pinned_.erase(largest);
+    }
+  }
+  if (given_up_.load(std::memory_order_acquire)) return;
+  for (char* const data : surplus) cuda_.FreeHost(data);
 }
 
 uint64_t Gpu::pinned_bytes() {

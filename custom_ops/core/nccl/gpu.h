@@ -1,8 +1,13 @@
 // The GPU of one rank: its streams, and events and pinned memory that are used
 // again and again, since making either can stop the whole GPU for a moment.
+//
+// Pinned memory is asked for in few sizes, at most 1/8 larger than what is
+// needed (small ones: twice). What is unused stays, up to kMostUnused; Trim()
+// gives back the rest, largest first.
 #ifndef TFRING_CORE_NCCL_GPU_H_
 #define TFRING_CORE_NCCL_GPU_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -42,6 +47,10 @@ class Gpu {
                      std::unique_ptr<Gpu>* out);
   // What it gave must be back, or in nobody's use.
   ~Gpu();
+  // A stream has work that does not end, although it was told to. CUDA would
+  // wait for it, perhaps for ever, before it frees anything: so from now on
+  // nothing is freed, and streams, events and pinned memory are left behind.
+  void GiveUp() { given_up_.store(true, std::memory_order_release); }
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
@@ -50,7 +59,8 @@ class Gpu {
   // "0000:3b:00.0": the same in all processes that use this GPU.
   const std::string& bus_id() const { return bus_id_; }
 
-  // Collectives; copies to the host; copies from it. None waits for another.
+  // Collectives, before all else that the GPU has to do, as the other ranks
+  // wait for them; copies to the host; copies from it. None waits for another.
   CudaStream collectives() const { return streams_[0]; }
   CudaStream to_host() const { return streams_[1]; }
   CudaStream from_host() const { return streams_[2]; }
@@ -64,8 +74,13 @@ class Gpu {
   // `stream` goes on when `other` has done what it has now.
   Status WaitFor(CudaStream stream, CudaStream other);
 
+  static constexpr uint64_t kMostUnused = uint64_t{256} << 20;
   // RESOURCE_EXHAUSTED: there is no such memory.
   Status Pin(uint64_t bytes, PinnedBuffer* out);
+  // Frees unused pinned memory beyond kMostUnused. CUDA may wait for all that
+  // the GPU does, so not on the thread that aborts what does not end.
+  void Trim();
+  // Used or not.
   uint64_t pinned_bytes();
 
  private:
@@ -73,12 +88,15 @@ class Gpu {
 
   Gpu() = default;
   Status Start(const std::string& cudart, int device);
+  Status StartStreams();
   void Unpin(char* data, uint64_t bytes);
 
   CudaApi cuda_ = {};
   int device_ = 0;
   std::string bus_id_;
   CudaStream streams_[3] = {};
+  std::atomic<bool> given_up_{false};
+  std::atomic<uint64_t> unused_{0};  // bytes of free_pinned_
   std::mutex mutex_;
   std::vector<CudaEvent> events_;               // all; guarded by mutex_
   std::vector<CudaEvent> free_events_;          // guarded by mutex_

@@ -179,8 +179,11 @@ void Staging::AwaitCopies() {
     CudaEvent end = nullptr;
     if (!gpu_->Mark(stream, &end).ok()) continue;
     Backoff backoff;
-    while (gpu_->cuda().EventQuery(end) == kCudaNotReady &&
-           !deadline.expired()) {
+    while (gpu_->cuda().EventQuery(end) == kCudaNotReady) {
+      if (deadline.expired()) {
+        gpu_->GiveUp();
+        break;
+      }
       backoff.Pause();
     }
     gpu_->Return(end);

@@ -28,6 +28,8 @@ constexpr int kNotReady = 600;
 thread_local int current_device = 0;
 thread_local bool has_context = false;
 std::atomic<uint64_t> contexts{0};
+std::atomic<int64_t> first_streams{0};
+constexpr int kHighest = -5;
 std::atomic<int64_t> slow_us{0};
 std::atomic<uint64_t> pinned_limit{UINT64_MAX};
 
@@ -271,6 +273,9 @@ GPU_DOUBLE_API void gpu_double_pinned_limit(uint64_t bytes) {
 GPU_DOUBLE_API int64_t gpu_double_alive() { return Count().alive; }
 GPU_DOUBLE_API int64_t gpu_double_aborts() { return Count().aborts; }
 GPU_DOUBLE_API int64_t gpu_double_nccl_calls() { return Count().nccl_calls; }
+GPU_DOUBLE_API int64_t gpu_double_first_streams() {
+  return gpu_double::first_streams;
+}
 GPU_DOUBLE_API uint64_t gpu_double_contexts() { return gpu_double::contexts; }
 GPU_DOUBLE_API int64_t gpu_double_waits() { return Count().waits; }
 
@@ -375,6 +380,21 @@ GPU_DOUBLE_API int cudaStreamCreateWithFlags(void** stream, unsigned) {
   *stream = new gpu_double::Stream(gpu_double::UseDevice());
   return gpu_double::kOk;
 }
+
+#ifndef GPU_DOUBLE_OLD
+GPU_DOUBLE_API int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = gpu_double::kHighest;
+  return gpu_double::kOk;
+}
+
+GPU_DOUBLE_API int cudaStreamCreateWithPriority(void** stream, unsigned,
+                                                int priority) {
+  if (priority == gpu_double::kHighest) ++gpu_double::first_streams;
+  *stream = new gpu_double::Stream(gpu_double::UseDevice());
+  return gpu_double::kOk;
+}
+#endif
 
 GPU_DOUBLE_API int cudaStreamDestroy(void* stream) {
   delete static_cast<gpu_double::Stream*>(stream);

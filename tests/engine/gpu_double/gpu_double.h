@@ -42,6 +42,8 @@ GPU_DOUBLE_API void gpu_double_nccl_stuck(int stuck);
 GPU_DOUBLE_API void gpu_double_nccl_version(int version);
 // Pinned memory of more than this many bytes is not to be had.
 GPU_DOUBLE_API void gpu_double_pinned_limit(uint64_t bytes);
+// Streams of the highest priority made so far.
+GPU_DOUBLE_API int64_t gpu_double_first_streams();
 // Streams, events, pinned buffers and communicators that are alive.
 GPU_DOUBLE_API int64_t gpu_double_alive();
 // Communicators aborted so far.
