@@ -140,10 +140,11 @@ int tfr_submit(tfr_world* world, const tfr_request* request, tfr_error* error) {
   return Guarded(error, [&] { return world->world->Submit(*request); });
 }
 
-int tfr_device_current(tfr_world* world, int32_t* device, tfr_error* error) {
-  return WithDeviceMemory(world, error, [&](tfring::DeviceMemory* memory) {
+int tfr_device_of(tfr_world* world, const void* memory, int32_t* device,
+                  tfr_error* error) {
+  return WithDeviceMemory(world, error, [&](tfring::DeviceMemory* of) {
     int number = 0;
-    TFR_RETURN_IF_ERROR(memory->Current(&number));
+    TFR_RETURN_IF_ERROR(of->DeviceOf(memory, &number));
     *device = number + 1;
     return tfring::Status::Ok();
   });

@@ -363,9 +363,11 @@ TFR_API int tfr_run(tfr_world* world, const tfr_request* request,
 // run-time library is the world's cudart_library; `world` NULL: the one in this
 // process, or found by name. FAILED_PRECONDITION: it cannot be loaded.
 
-// The calling thread's CUDA device, as in a request's `device`.
-TFR_API int tfr_device_current(tfr_world* world, int32_t* device,
-                               tfr_error* error);
+// The CUDA device in whose memory `memory` is, as in a request's `device`,
+// whichever device the calling thread uses. INVALID_ARGUMENT: it is in no
+// GPU's.
+TFR_API int tfr_device_of(tfr_world* world, const void* memory, int32_t* device,
+                          tfr_error* error);
 // Copies from or to a GPU behind what is in `stream` now, and waits for that.
 TFR_API int tfr_device_copy(tfr_world* world, void* to, const void* from,
                             uint64_t bytes, void* stream, tfr_error* error);

@@ -43,7 +43,8 @@ int FetchCall(const XlaMemory& memory, void* const* operands, XlaCall* call,
 
 int Go(void* stream, void* const* buffers, std::string* text) {
   XlaBuffers run;
-  int code = XlaMemory::OfStream(stream, &run.memory, text);
+  // The line that describes the call is always on the GPU.
+  int code = XlaMemory::Of(buffers[0], stream, &run.memory, text);
   if (code != TFR_OK) return code;
   XlaCall call;
   code = FetchCall(run.memory, buffers, &call, text);

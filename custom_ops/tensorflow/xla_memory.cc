@@ -7,10 +7,11 @@
 
 namespace tfring {
 
-int XlaMemory::OfStream(void* stream, XlaMemory* out, std::string* text) {
+int XlaMemory::Of(const void* operand, void* stream, XlaMemory* out,
+                  std::string* text) {
   tfr_error error = {};
   const int code = CurrentWorld().WithAny([&](tfr_world* world) {
-    return tfr_device_current(world, &out->device_, &error);
+    return tfr_device_of(world, operand, &out->device_, &error);
   });
   out->stream_ = stream;
   *text = error.text;

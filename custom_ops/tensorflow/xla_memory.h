@@ -13,9 +13,9 @@ namespace tfring {
 class XlaMemory {
  public:
   XlaMemory() = default;  // the host's
-  // Of the calling thread's GPU, which is that of the stream: XLA makes it so
-  // before it runs a program.
-  static int OfStream(void* stream, XlaMemory* out, std::string* text);
+  // Of the GPU that `operand` is on, which is the stream's.
+  static int Of(const void* operand, void* stream, XlaMemory* out,
+                std::string* text);
 
   // As in tfr_request.
   int32_t device() const { return device_; }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,8 @@ class CustomCall {
   tfring::XlaCall call;  // `tensors` is left empty
   std::vector<Operand> operands;
   bool dims_are_known = true;
+  std::function<void()> before;  // right before and after the call
+  std::function<void()> after;
 
   CustomCall(const GpuLibrary& gpu, int32_t kind, void* stream) : gpu_(gpu) {
     call.kind = kind;
@@ -65,7 +68,9 @@ class CustomCall {
     buffers.push_back(buffers[operands.size() + 1]);
     tfring::XlaStatus status;
     const int64_t waits = gpu_.waits();
+    if (before) before();
     tfring::XlaGpuTarget(stream_, buffers.data(), nullptr, 0, &status);
+    if (after) after();
     waits_ = gpu_.waits() - waits;
     for (size_t i = 0; i < places.size(); ++i) {
       gpu_.Copy(results_[i].data(), places[i], results_[i].size());

@@ -100,6 +100,33 @@ TEST(ragged_staged) {
   EXPECT_TRUE(RunProcesses(2, "ragged", "host") == std::vector<int>(2));
 }
 
+// The device that the calling thread uses says nothing of where tensors are.
+ROLE(other_device_is_current) {
+  Rank mine(rank, store, DataOf(argument));
+  const GpuLibrary& gpu = mine.gpu();
+  CustomCall sum = mine.at().Call(TFR_ALLREDUCE);
+  sum.call.reduce_op = TFR_SUM;
+  sum.operands = {{TFR_INT32, {1}, BytesOf<int32_t>({1 + rank}), 4}};
+  sum.before = [&] { gpu.Call("cudaSetDevice", 5); };
+  sum.after = [&] {
+    int device = -1;
+    gpu.Call("cudaGetDevice", &device);
+    EXPECT_EQ(device, 5);
+    gpu.Call("cudaSetDevice", gpu.DeviceOf(rank) - 1);
+  };
+  EXPECT_EQ(sum.Run(), std::string());
+  EXPECT_EQ(sum.Result<int32_t>(0)[0], 3);
+  return mine.Leave();
+}
+TEST(other_device_is_current_by_nccl) {
+  EXPECT_TRUE(RunProcesses(2, "other_device_is_current", "nccl") ==
+              std::vector<int>(2));
+}
+TEST(other_device_is_current_staged) {
+  EXPECT_TRUE(RunProcesses(2, "other_device_is_current", "host") ==
+              std::vector<int>(2));
+}
+
 ROLE(lost) {
   Rank mine(rank, store, TFR_GPU_NCCL);
   const XlaRank& at = mine.at();
@@ -153,6 +180,22 @@ TEST(no_cuda) {
                   "/nowhere/libcudart.so: cannot open");
   EXPECT_CONTAINS(text, "TFRING_CUDART_LIBRARY");
   EXPECT_CONTAINS(text, "[tfring: FAILED_PRECONDITION]");
+}
+
+TEST(memory_of_the_host) {
+  const Double gpu;
+  std::string text;
+  RunJob(gpu.Options(1), [&](int, tfr_world* world) {
+    tfring_tf_set_world(world, "");
+    Bytes line(tfring::kXlaLeastBytes);
+    void* buffers[] = {line.data(), line.data(), line.data()};
+    tfring::XlaStatus status;
+    tfring::XlaGpuTarget(nullptr, buffers, nullptr, 0, &status);
+    text = status.message.value_or("");
+    tfring_tf_set_world(nullptr, "gone");
+  });
+  EXPECT_CONTAINS(text, "memory of a GPU was expected");
+  EXPECT_CONTAINS(text, "[tfring: INVALID_ARGUMENT]");
 }
 
 TEST(no_such_line) {

@@ -37,6 +37,7 @@ Status LookUp(const Library& library, CudaApi* cuda) {
   TFR_REQUIRE(EventDestroy);
   TFR_REQUIRE(EventRecord);
   TFR_REQUIRE(EventQuery);
+  TFR_REQUIRE(PointerGetAttributes);
   TFR_REQUIRE(MemcpyAsync);
   TFR_REQUIRE(Malloc);
   TFR_REQUIRE(Free);

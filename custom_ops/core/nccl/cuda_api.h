@@ -25,6 +25,19 @@ constexpr unsigned kCudaStreamNonBlocking = 1;
 constexpr unsigned kCudaEventDisableTiming = 2;
 constexpr unsigned kCudaHostAllocPortable = 1;
 
+// cudaMemoryType
+constexpr int kCudaMemoryDevice = 2;
+constexpr int kCudaMemoryManaged = 3;
+
+// cudaPointerAttributes; CUDA 13 has more at the end.
+struct CudaPointerAttributes {
+  int type;
+  int device;
+  void* device_pointer;
+  void* host_pointer;
+  long reserved[16];
+};
+
 struct CudaApi {
   // `path`: the library's; empty: found by name.
   static Status Load(const std::string& path, CudaApi* out);
@@ -44,6 +57,7 @@ struct CudaApi {
   int (*EventDestroy)(CudaEvent event);
   int (*EventRecord)(CudaEvent event, CudaStream stream);
   int (*EventQuery)(CudaEvent event);
+  int (*PointerGetAttributes)(CudaPointerAttributes* out, const void* pointer);
   int (*MemcpyAsync)(void* to, const void* from, size_t bytes, int kind,
                      CudaStream stream);
   int (*Malloc)(void** memory, size_t bytes);

@@ -9,9 +9,19 @@ Status DeviceMemory::Load() {
   return loaded_;
 }
 
-Status DeviceMemory::Current(int* device) {
+Status DeviceMemory::DeviceOf(const void* memory, int* device) {
   TFR_RETURN_IF_ERROR(Load());
-  return cuda_.Check(cuda_.GetDevice(device), "cudaGetDevice");
+  CudaPointerAttributes found = {};
+  TFR_RETURN_IF_ERROR(cuda_.Check(cuda_.PointerGetAttributes(&found, memory),
+                                  "cudaPointerGetAttributes"));
+  if (found.type != kCudaMemoryDevice && found.type != kCudaMemoryManaged) {
+    return InvalidArgument(
+        StrCat("memory of a GPU was expected, but the CUDA run-time library "
+               "knows none at ",
+               memory, " (memory type ", found.type, ")"));
+  }
+  *device = found.device;
+  return Status::Ok();
 }
 
 Status DeviceMemory::Copy(void* to, const void* from, uint64_t bytes,

@@ -19,8 +19,9 @@ class DeviceMemory {
   // `cudart`: the library's path; empty: found by name.
   explicit DeviceMemory(std::string cudart) : cudart_(std::move(cudart)) {}
 
-  // Number of the calling thread's device.
-  Status Current(int* device);
+  // Number of the device in whose memory `memory` is. INVALID_ARGUMENT: it is
+  // in no GPU's.
+  Status DeviceOf(const void* memory, int* device);
   // Either way between host and device, behind the stream's work; waits for it.
   Status Copy(void* to, const void* from, uint64_t bytes, CudaStream stream);
   // RESOURCE_EXHAUSTED: there is none left.

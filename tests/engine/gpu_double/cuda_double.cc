@@ -309,6 +309,23 @@ GPU_DOUBLE_API int cudaSetDevice(int device) {
   return gpu_double::kOk;
 }
 
+// cudaPointerAttributes, as its first members have been since CUDA 11.
+GPU_DOUBLE_API int cudaPointerGetAttributes(void* out, const void* pointer) {
+  struct Attributes {
+    int type;
+    int device;
+    void* device_pointer;
+    void* host_pointer;
+  };
+  const int device = gpu_double::AllMemories().DeviceOf(
+      const_cast<char*>(static_cast<const char*>(pointer)));
+  auto* const shared = const_cast<void*>(pointer);
+  *static_cast<Attributes*>(out) = device >= 0
+                                       ? Attributes{2, device, shared, nullptr}
+                                       : Attributes{0, -2, nullptr, shared};
+  return gpu_double::kOk;
+}
+
 // The driver's.
 GPU_DOUBLE_API int cuCtxGetCurrent(void** context) {
   static char one_each[gpu_double::kDevices];
