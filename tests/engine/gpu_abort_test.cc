@@ -86,10 +86,12 @@ TEST(abort_before_a_peer_comes) {
     const int64_t aborts = gpu.aborts();
     JobOptions options = gpu.Options(2);
     options.gpu_data = data;
+    Meeting meeting(2);
     RunJob(options, [&](int rank, tfr_world* world) {
       const Ones ones(gpu, rank + 1);
       std::string text;
       EXPECT_EQ(ones.Run(world, &text), TFR_OK);
+      meeting.Pass();
       ManyOnes late(gpu, rank + 1, 3);
       if (rank == 1) tfr_world_abort(world, "on purpose");
       late.Submit(world);

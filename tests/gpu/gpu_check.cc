@@ -278,6 +278,7 @@ ROLE(killed) {
     }
     std::printf("%d of %zu, of %lld bytes each, had no result\n", failed,
                 kUnderWay, static_cast<long long>(bytes));
+    std::fflush(stdout);
     if (!IsDouble()) EXPECT_GT(failed, 0);
     EXPECT_LT(tfring::NowNs() - began, int64_t{5'000'000'000});
     EXPECT_EQ(call.Run(world, &error), TFR_UNAVAILABLE);
