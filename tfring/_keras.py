@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfring import _xla_keras
+
 # As TensorFlow reads it.
 _VARIABLE = "TF_USE_LEGACY_KERAS"
 IS_LEGACY = os.environ.get(_VARIABLE) in ("true", "True", "1")
@@ -84,3 +86,6 @@ def require_3(name: str) -> None:
 # Bases of tfring's callbacks.
 Callback: Any = module().callbacks.Callback
 ModelCheckpoint: Any = module().callbacks.ModelCheckpoint
+
+# What uses this module may bring collectives into a model.
+_xla_keras.install(module())

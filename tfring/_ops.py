@@ -75,9 +75,10 @@ def library() -> Any:
 
 def prepare_xla() -> None:
     """Lets functions be traced so that XLA can compile collectives in them, if it can at all."""
-    from tfring import _xla
+    from tfring import _xla, _xla_keras
 
     _xla.install()
+    _xla_keras.install_loaded()
 
 
 def set_world(handle: ctypes.c_void_p | None, reason: str) -> None:

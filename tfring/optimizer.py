@@ -213,7 +213,7 @@ def distribute(
     if _v1.is_v1_optimizer(optimizer):
         return _v1.distribute(optimizer, name, options, use_locking=use_locking, **kind)
     install_hooks(_keras.of(optimizer))
-    _xla_keras.install(_keras.of(optimizer), _is_distributed_if_any)
+    _xla_keras.install(_keras.of(optimizer))
     if _keras.is_legacy(optimizer):
         return _legacy_keras.distribute(optimizer, name, options, **kind)
     _check_optimizer(optimizer)
@@ -231,10 +231,6 @@ def distribute(
 def is_distributed(optimizer: Any) -> bool:
     """Whether `optimizer`, or one that it scales the loss for, is distributed."""
     return _step_of(optimizer) is not None
-
-
-def _is_distributed_if_any(optimizer: Any) -> bool:
-    return optimizer is not None and is_distributed(optimizer)
 
 
 def reduces_over_all(optimizer: Any) -> bool:

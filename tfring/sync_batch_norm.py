@@ -63,6 +63,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     0.2
     """
 
+    _tfring_has_collectives = True  # tfring._xla_keras.MARK
+
     def __init__(
         self,
         fused: bool | None = False,

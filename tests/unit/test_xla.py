@@ -233,6 +233,62 @@ def test_a_model_without_collectives_is_left_alone() -> None:
     assert made.jit_compile
 
 
+class OwnStep(keras.Model):
+    """Reduces its gradients itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+class OwnLoss(keras.Sequential):
+    """Has a collective in its loss."""
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return hvd.allreduce(super().compute_loss(*args, **kwargs))
+
+
+def _normalized() -> Any:
+    """A layer with collectives, two models down."""
+    inner = keras.Sequential([keras.Input([1]), hvd.SyncBatchNormalization()])
+    middle = keras.Sequential([keras.Input([1]), inner])
+    return keras.Sequential([keras.Input([1]), middle, keras.layers.Dense(1)])
+
+
+@pytest.mark.usefixtures("cannot")
+@pytest.mark.parametrize(
+    "make",
+    [_normalized, OwnStep, lambda: OwnLoss([keras.Input([1]), keras.layers.Dense(1)])],
+    ids=["normalization", "step", "loss"],
+)
+def test_falls_back_for_a_model_with_collectives_of_its_own(make: Callable[[], Any]) -> None:
+    made = make()
+    made.compile("sgd", "mse", jit_compile=True)
+    with pytest.warns(UserWarning, match="a hook is missing") as caught:
+        made.fit(np.ones([4, 1]), np.ones([4, 1]), verbose=0)
+    assert len(caught) == 1
+    assert not made.jit_compile
+
+
+@pytest.mark.usefixtures("cannot")
+def test_before_init_a_step_of_ones_own_is_left_alone() -> None:
+    hvd.shutdown()
+    made = OwnStep()
+    made.compile("sgd", "mse", jit_compile=True)
+    assert made.jit_compile
+
+
 @pytest.mark.parametrize("usable", [True, False])
 def test_auto_with_a_gpu(
     usable: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
