@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -147,6 +148,7 @@ def _build(compiler: str, target: _Target, path: pathlib.Path) -> None:
         stamp = {
             "tensorflow": target.version,
             "folder": target.folder,
+            "machine": platform.machine(),
             "tfring": __version__,
             "compiler": compiler,
             "bytes": built.stat().st_size,
@@ -232,7 +234,9 @@ def _cache() -> pathlib.Path:
 def _path(target: _Target) -> pathlib.Path:
     """Where the library for a TensorFlow is: a folder for all that it depends on."""
     digest = hashlib.sha256()
-    for text in (__version__, target.git_version, target.folder, *target.flags, _libraries()):
+    named = (__version__, target.git_version, target.folder, *target.flags, _libraries())
+    # Homes are shared by machines of different kinds.
+    for text in (*named, platform.machine()):
         digest.update(text.encode() + b"\0")
     for name in (*_SOURCES, *_HEADERS):
         digest.update((_source_folder() / name).read_bytes())
@@ -243,16 +247,16 @@ def _path(target: _Target) -> pathlib.Path:
 def _others(folder: str) -> list[str]:
     """What kernels in the cache were built for, of a TensorFlow in this folder, for people.
 
-    Those of other environments, which share the cache, say nothing about this one.
+    Those of other environments and machines, which share the cache, say nothing about this one.
     """
-    found = set()
+    found, here = set(), platform.machine()
     for library in glob.glob(f"{glob.escape(str(_cache()))}/*/{_LIBRARY}"):
         try:
             built = json.loads((pathlib.Path(library).parent / _STAMP).read_text())
             name = f"tfring {built['tfring']} with TensorFlow {built['tensorflow']}"
         except (OSError, ValueError, KeyError):
             continue  # What is left of a build that was killed, or of a full disk.
-        if built.get("folder") == folder:
+        if built.get("folder") == folder and built.get("machine", here) == here:
             found.add(name)
     return sorted(found)
 

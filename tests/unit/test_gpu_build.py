@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import platform
 import stat
 import types
 from typing import Any
@@ -62,7 +63,12 @@ def _pretend_built(tf: _TensorFlow) -> pathlib.Path:
     path = gpu_build._path(gpu_build._Target.of(tf))
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
-    stamp = {"tensorflow": tf.__version__, "folder": tf.sysconfig.get_lib(), "tfring": "0.1.0"}
+    stamp = {
+        "tensorflow": tf.__version__,
+        "folder": tf.sysconfig.get_lib(),
+        "machine": platform.machine(),
+        "tfring": "0.1.0",
+    }
     (path.parent / "built.json").write_text(json.dumps(stamp))
     return path
 
@@ -207,6 +213,15 @@ def test_after_an_upgrade_of_tensorflow(tensorflow: Any) -> None:
 def test_kernels_of_another_environment_say_nothing(tensorflow: Any) -> None:
     _pretend_built(tensorflow)
     assert gpu_build.load(_TensorFlow("2.100.0", folder="/elsewhere/tensorflow")) is None
+
+
+def test_kernels_of_another_kind_of_machine_are_not_ours(
+    monkeypatch: pytest.MonkeyPatch, tensorflow: Any
+) -> None:
+    place = _pretend_built(tensorflow)
+    monkeypatch.setattr(platform, "machine", lambda: "another")
+    assert gpu_build.load(tensorflow) is None
+    assert gpu_build._path(gpu_build._Target.of(tensorflow)) != place
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
