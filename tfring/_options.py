@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfring import world
+from tfring import _staged, world
 from tfring.compression import Compression, Compressor, checked
 from tfring.constants import NAMES, Adasum, Average, Sum
 from tfring.process_sets import ProcessSet, global_process_set
@@ -73,6 +73,7 @@ class Options:
         self._check_sample_weighted()
         self._check_groups()
         self._check_reproducible()
+        _staged.tell(self.compression, self.op)
         if self.op == Adasum and self.is_ready():
             self.require_power_of_two()
 
