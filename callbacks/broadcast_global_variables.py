@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from tfring import _first_batch, _keras, _legacy_keras, _plan, _reducer, objects, optimizer, world
+
+_logger = logging.getLogger("tfring")
 
 
 class BroadcastGlobalVariablesCallback(_keras.Callback):
@@ -19,7 +22,8 @@ class BroadcastGlobalVariablesCallback(_keras.Callback):
     yet is built then from the shapes of the data.
 
     Rank 0 then also warns, in the log, when ranks begin with the same batch, which means that
-    the data was not sharded (setting `check_batches`).
+    the data was not sharded (setting `check_batches`), and when the optimizer is not a
+    distributed one, so that each rank would train on its own.
 
     Sent are `model.weights` and all variables of the optimizer (`iterations`, learning rate,
     slots, loss scale). Gradients that ranks have added up for an update to come
@@ -119,6 +123,8 @@ class BroadcastGlobalVariablesCallback(_keras.Callback):
             optimizer.leave_unguarded(model.optimizer, list(self._local.values()))
         if world.size() == 1:
             return
+        if is_stock and world.rank() == 0:
+            _warn_if_not_distributed(model)
         variables = list(model.weights)
         if model.optimizer is not None:
             variables += optimizer.state_variables(model.optimizer)
@@ -139,6 +145,19 @@ class BroadcastGlobalVariablesCallback(_keras.Callback):
         mine = [_keras.number(v) for v in counters]
         alike = len(set(map(tuple, _reducer.exchange(mine, "passes so far")))) == 1
         return sums if alike else []
+
+
+def _warn_if_not_distributed(model: Any) -> None:
+    chosen = model.optimizer
+    if chosen is None or not model.trainable_variables or optimizer.is_distributed(chosen):
+        return
+    _logger.warning(
+        "`compile` got an optimizer that is not distributed, so each of the %d ranks trains on its "
+        "own data only, and their weights go apart. Received: optimizer=%s. Pass "
+        "DistributedOptimizer(optimizer).",
+        world.size(),
+        type(chosen).__name__,
+    )
 
 
 def _is_counter(variable: Any) -> bool:

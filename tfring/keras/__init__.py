@@ -35,6 +35,7 @@ from tfring.built import (
 )
 from tfring.compression import Compression
 from tfring.constants import Adasum, Average, Max, Min, Product, Sum
+from tfring.gpu import pin_gpu
 from tfring.keras.evaluation import evaluate, predict
 from tfring.keras.values import allgather, allreduce, broadcast, reducescatter
 from tfring.keras_optimizer import DistributedOptimizer
@@ -105,6 +106,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "pin_gpu",
     "predict",
     "rank",
     "reducescatter",

@@ -47,6 +47,49 @@ def spy_on_first_apply(optimizer: Any, seen: list[Any]) -> None:
 # --- broadcast -----------------------------------------------------------------------------
 
 
+class OwnStep(keras.Sequential):
+    """A model whose `train_step` may average gradients in its own way."""
+
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+def frozen() -> Any:
+    layer = keras.layers.Dense(1)
+    layer.trainable = False
+    return keras.Sequential([layer])
+
+
+@pytest.mark.parametrize(
+    ("make", "wrap", "warned"),
+    [
+        (lambda: keras.Sequential([keras.layers.Dense(1)]), lambda o: o, True),
+        (lambda: keras.Sequential([keras.layers.Dense(1)]), DistributedOptimizer, False),
+        (
+            lambda: keras.Sequential([keras.layers.Dense(1)]),
+            lambda o: keras.optimizers.LossScaleOptimizer(DistributedOptimizer(o)),
+            False,
+        ),
+        (lambda: OwnStep([keras.layers.Dense(1)]), lambda o: o, False),
+        (frozen, lambda o: o, False),
+    ],
+    ids=["plain", "distributed", "scaled", "own step", "nothing to train"],
+)
+def test_optimizer_that_is_not_distributed(
+    ranks: Any, caplog: pytest.LogCaptureFixture, make: Any, wrap: Any, warned: bool
+) -> None:
+    def body(rank: int) -> None:
+        model = make()
+        x = np.ones((2, 2), "float32") * rank
+        model.compile(wrap(keras.optimizers.SGD(0.1)), "mse", run_eagerly=True)
+        model.fit(x, x[:, :1], verbose=0, callbacks=[BroadcastGlobalVariablesCallback(0)])
+
+    with caplog.at_level("WARNING", "tfring"):
+        ranks(2).run(body)
+    messages = [record.getMessage() for record in caplog.records]
+    assert [("each of the 2 ranks trains on its own" in m) for m in messages] == [True] * warned
+
+
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_unbuilt_model_and_a_peer_that_has_trained(ranks: Any, wrapped: bool) -> None:
     def body(rank: int) -> Any:

@@ -66,6 +66,7 @@ def test_keras() -> None:
         "mpi_enabled",
         "mpi_threads_supported",
         "nccl_built",
+        "pin_gpu",
         "predict",
         "rank",
         "reducescatter",
