@@ -1,4 +1,4 @@
-"""Names of Horovod that are not there yet, and what to use instead."""
+"""Names of Horovod that are not there, and what to use instead."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ _INSTEAD = {
 def error(module: str, name: str) -> AttributeError:
     """Returns what a module's `__getattr__` raises for a name that it does not have."""
     if name in _INSTEAD:
-        return AttributeError(f"Horovod's `{name}` is not in {module} yet: {_INSTEAD[name]}.")
+        return AttributeError(f"Horovod's `{name}` is not in {module}: {_INSTEAD[name]}.")
     return AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -33,7 +33,8 @@ __all__ = ["GpuBuildError", "build_gpu", "is_built", "load", "main", "remove"]
 _DESCRIPTION = """\
 Builds the kernels for GPUs against the installed TensorFlow: once per machine
 or image, and again when TensorFlow changes. Takes half a minute; needs g++ and
-headers of NVIDIA's wheels (pip install 'tfring[gpu]'), not the CUDA toolkit."""
+headers of NVIDIA's wheels (pip install ".[gpu]" in tfring's folder), not the
+CUDA toolkit."""
 _EXAMPLES = """\
 examples:
   {prog}                build, if it is not there already
@@ -61,6 +62,7 @@ _WHEELS = {
     "nv/": "nvidia-cuda-cccl-cu12",
     "nccl": "nvidia-nccl-cu12",
 }
+_INSTALL = "Run `pip install '.[gpu]'` in tfring's folder"
 _COMPILE_SECONDS = 900
 _log = logging.getLogger("tfring")
 
@@ -121,8 +123,9 @@ def build_gpu(force: bool = False) -> str:
     if not tf.sysconfig.get_build_info().get("is_cuda_build", False):
         raise GpuBuildError(
             f"the GPU kernels cannot be built: TensorFlow {tf.__version__} in "
-            f"{tf.sysconfig.get_lib()} is built without CUDA. Run `pip install "
-            "'tensorflow[and-cuda]'` (and remove tensorflow-cpu)."
+            f"{tf.sysconfig.get_lib()} is built without CUDA. First run `pip "
+            "uninstall tensorflow-cpu tensorflow`, then `pip install '.[gpu]'` in tfring's folder: "
+            "in the other order, the first deletes files of the second."
         )
     target = _Target.of(tf)
     path = _path(target)
@@ -333,7 +336,7 @@ def _compile(compiler: str, target: _Target, output: pathlib.Path) -> None:
 def _missing_header(header: str) -> str:
     short = header.split("/include/")[-1]
     wheels = [wheel for start, wheel in _WHEELS.items() if short.startswith(start)]
-    way = f"Run `pip install {wheels[0]}`" if wheels else "Run `pip install 'tfring[gpu]'`"
+    way = f"Run `pip install {wheels[0]}`" if wheels else _INSTALL
     return f"the GPU kernels cannot be built: there is no header {header}. {way}."
 
 

@@ -277,7 +277,8 @@ SETTINGS: tuple[Setting, ...] = (
         ("TFRING_CHECK_BATCHES",),
         True,
         _switch,
-        "1: rank 0 warns when ranks begin to train with the same batch; 0: nobody looks.",
+        "1: rank 0 warns when ranks begin to train with the same batch, unless each has shuffled "
+        "the same data in its own order, as `fit` does by default; 0: nobody looks.",
     ),
     Setting(
         "log_level",

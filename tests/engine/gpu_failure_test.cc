@@ -84,7 +84,7 @@ TEST(not_cuda) {
   options.cudart_library = "libm.so.6";
   ExpectAll(gpu, options, TFR_INVALID_ARGUMENT,
             "libm.so.6 has no cudaGetDeviceCount. Run `pip install "
-            "'tfring[gpu]'`, or set TFRING_CUDART_LIBRARY");
+            "'.[gpu]'` in tfring's folder, or set TFRING_CUDART_LIBRARY");
 }
 
 TEST(not_nccl) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tfring import cli as console
 from tfring.bench import (
     catalog,
     cli,
+    command,
     mpi_launchers,
     options,
     resnet50,
@@ -142,6 +144,16 @@ def test_options_without_effect_are_told(
     monkeypatch.setattr(rounds, "measure", lambda options, np, say: [])
     assert cli.main(arguments) == 0
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("load", "told"), [(4.0, False), (4.1, True)])
+def test_a_busy_machine_is_told(
+    load: float, told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert command.run("bench", lambda: None, lambda _: None) == 0
+    assert ("the load of this machine was 4.1" in capsys.readouterr().err) == told
 
 
 @pytest.mark.parametrize(

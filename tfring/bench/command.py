@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -106,6 +107,7 @@ def run(prog: str, measure: Callable[[], _T], write: Callable[[_T], None]) -> in
         0, 1 when tfring could not be measured, 130 after Ctrl-C or SIGTERM: then all processes are
         ended and nothing is written.
     """
+    _tell_of_load()
     ended = signal.signal(signal.SIGTERM, _stop)
     try:
         measured = measure()
@@ -136,6 +138,16 @@ def write_json(path: str | None, content: dict[str, Any]) -> None:
 def say(line: str) -> None:
     """Tells on standard error what happens, with the seconds since the start."""
     print(f"[{time.monotonic() - _BEGAN:4.0f} s] {line}", file=sys.stderr, flush=True)
+
+
+def _tell_of_load() -> None:
+    """Tells when other programs keep all cores busy: then ranks wait for theirs."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores:
+        say(
+            f"the load of this machine was {load:.1f} in the last minute, on {cores} cores: where "
+            "others run, small sizes may take many times as long"
+        )
 
 
 def _stop(*_: object) -> NoReturn:

@@ -6,8 +6,8 @@ namespace tfring {
 namespace {
 
 constexpr char kWayOut[] =
-    ". Run `pip install 'tfring[gpu]'`, or set TFRING_CUDART_LIBRARY to the "
-    "path of libcudart.so";
+    ". Run `pip install '.[gpu]'` in tfring's folder, or set "
+    "TFRING_CUDART_LIBRARY to the path of libcudart.so";
 
 // The driver's own library, which the run-time library has loaded by now or
 // will. A stand-in for the run-time library has the function itself.
