@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfring import _digest, _drift, _keras, _legacy_keras, _loss_scale, objects
+from tfring import _digest, _drift, _failure, _keras, _legacy_keras, _loss_scale, objects
 from tfring._options import Options
 from tfring._stop_wish import StopWish
 
@@ -87,8 +87,12 @@ class Agreement:
 
     def begin(self) -> None:
         """Requires that all ranks have the callbacks that wait for each other."""
-        with self.around("begin of training", may_change=False):
-            pass
+        try:
+            with self.around("begin of training", may_change=False):
+                pass
+        except Exception as error:
+            _failure.mark_before_training(error)
+            raise
 
     @contextlib.contextmanager
     def around(self, place: str, *, may_change: bool, after_epoch: bool = False) -> Iterator[None]:

@@ -32,6 +32,8 @@ _HINT = (
     "tfring.data.shortest end the data of all with the shortest, or let the others go on alone "
     "with callbacks.JoinCallback (in a loop of your own: tfring.join)"
 )
+_LEFT = re.compile(r"\b(rank \d+)(?: \([^)]*\))? has shut down")
+_BEFORE_TRAINING = "_tfring_before_training"  # an attribute of errors
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
@@ -79,8 +81,9 @@ class FailureHook:
                     self.report(text)
         finally:
             (self._former or sys.__excepthook__)(kind, error, trace)
-            if self._active and may_be_unequal_data(error):
-                print(_HINT, file=sys.stderr)
+            words = _hint(error) if self._active else ""
+            if words:
+                print(words, file=sys.stderr)
             if self._must_end(kind):
                 _end.at_once = True
 
@@ -109,6 +112,23 @@ class FailureHook:
 def may_be_unequal_data(error: BaseException) -> bool:
     """Tells whether an error is what ranks see whose peers have run out of batches."""
     return errors.is_communication_error(error) and _UNEQUAL.search(str(error)) is not None
+
+
+def mark_before_training(error: BaseException) -> None:
+    """Notes on an error that this rank has not trained a batch of its `fit` yet."""
+    setattr(error, _BEFORE_TRAINING, True)
+
+
+def _hint(error: BaseException) -> str:
+    if not may_be_unequal_data(error):
+        return ""
+    if not getattr(error, _BEFORE_TRAINING, False):
+        return _HINT
+    left = _LEFT.search(str(error))
+    what = (
+        f"{left[1]} has left without calling `fit`" if left else "some ranks have not called `fit`"
+    )
+    return f"tfring: {what}: all ranks must call it, not only some (`if hvd.rank() == 0:`)"
 
 
 class _End:

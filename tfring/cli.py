@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from tfring import _suggest
 from tfring.version import __version__
 
 # Each has a `main(argv, prog)` that returns the exit code; imported when called.
@@ -47,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if name not in _COMMANDS:
         known = ", ".join(_COMMANDS)
-        print(f"tfring: no command {name!r}; there is {known}. Try --help.", file=sys.stderr)
+        meant = _suggest.closest(name, _COMMANDS)
+        print(f"tfring: no command {name!r}; there is {known}.{meant} Try --help.", file=sys.stderr)
         return 2
     try:
         command = importlib.import_module(_COMMANDS[name][0])

@@ -91,6 +91,21 @@ def test_a_peer_that_left_with_zero_is_named(launcher, before, after):
     assert report[-1] == "[0] RuntimeError: lost peer"
 
 
+def test_a_leaver_that_takes_long_to_end_is_named(launcher):
+    launcher.limits.update(FAILURE_GRACE_S=0.1, SECONDARY_GRACE_S=0.1)
+    program = """
+if rank == 0:
+    lose_peer()
+import atexit
+atexit.register(time.sleep, 1000)
+"""
+    job = run(launcher, program)
+    assert job.returncode == 1
+    assert report_of(job)[0] == (
+        "tfringrun: rank 1 on host localhost left early while rank 0 still needed it:"
+    )
+
+
 def test_a_rank_that_nobody_missed_is_not_named(launcher):
     program = """
 if rank == 0:
@@ -119,7 +134,7 @@ lose_peer("AbortedError: " + waits % (rank, 1 - rank))
 
 STAYS = """
 if rank == 0:
-    lose_peer()
+    lose_peer("it still waits for rank 1")
 def told(signum, frame):
     print(time.monotonic() - seen, flush=True)
     sys.exit(0)

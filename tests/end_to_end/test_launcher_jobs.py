@@ -229,3 +229,5 @@ def test_check_build(launcher):
     assert job.returncode == 0
     assert "tfring" in job.stdout
     assert "[X] libtfring.so" in job.stdout
+    assert "] kernels for GPUs" in job.stdout
+    assert "cannot be used" not in job.stdout

@@ -198,6 +198,28 @@ def test_who_waits_in_vain_for_batches_is_told_the_way_out(
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rank 1 (host a) has shut down", "rank 1 has left without calling `fit`"),
+        (WAITS, "some ranks have not called `fit`"),
+    ],
+    ids=["left", "elsewhere"],
+)
+def test_who_waits_in_vain_for_fit_is_told_so(
+    text: str, words: str, quiet: list, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = _failure.FailureHook(identity(None, 0), Recorder())
+    hook.install()
+    error = errors.CommunicationError(f"allgather 'callbacks' failed: {text}")
+    _failure.mark_before_training(error)
+    raise_through(hook, error)
+    hook.remove()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert "JoinCallback" not in line
+
+
+@pytest.mark.parametrize(
     "error",
     [
         errors.CommunicationError(f"allreduce 'loss' (allreduce of float32 ()): {WAITS}"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import sys
 
 import pytest
 
+import tfring.cli
 import tfring.launch
-from tfring.launch import __main__, cli, flags, ssh
+from tfring import gpu_libraries
+from tfring.bench import cli as bench_cli
+from tfring.launch import __main__, check_build, cli, flags, ssh
 
 
 def parse(*argv):
@@ -61,6 +65,69 @@ def test_errors_name_what_is_wrong(capsys, argv, words):
     assert "--help" in text
     for word in words:
         assert word in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["--np", "2"], "-np"),
+        (["-np2"], "-np"),
+        (["--stal-check"], "--stall-check"),
+        (["--verbos"], "--verbose"),
+        (["--out=x"], "--output-filename"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_misspelt_flag_gets_the_closest_one(capsys, argv, meant):
+    assert f". Did you mean {meant}?\n" in error_of(capsys, *argv, "true")
+
+
+def test_a_flag_unlike_any_other_gets_none(capsys):
+    assert "Did you mean" not in error_of(capsys, "--qqqq", "true")
+
+
+def bench_error(capsys, *argv):
+    with pytest.raises(SystemExit) as raised:
+        bench_cli.main(argv, "tfring bench")
+    assert raised.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_misspelt_options_of_the_benchmark(capsys):
+    assert "Did you mean --sizes?" in bench_error(capsys, "--size", "4")
+    assert "Did you mean --xla?" in bench_error(capsys, "train", "--xlaa")
+
+
+def test_the_benchmark_says_where_xla_is(capsys):
+    text = bench_error(capsys, "--xla")
+    assert "--level xla" in text
+    assert "`tfring bench train --xla`" in text
+
+
+def test_a_misspelt_command_gets_the_closest_one(capsys):
+    assert tfring.cli.main(["benhc"]) == 2
+    assert "Did you mean bench?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kernels", "line"),
+    [
+        ("built", "    [X] kernels for GPUs"),
+        ("no CUDA", "    [ ] kernels for GPUs: this TensorFlow is built without CUDA"),
+    ],
+)
+@pytest.mark.parametrize("path", [None, "/there/lib.so"])
+def test_check_build_tells_of_gpus(monkeypatch, kernels, line, path):
+    monkeypatch.setattr(gpu_libraries, "nccl", lambda: path)
+    monkeypatch.setattr(gpu_libraries, "cudart", lambda: path)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
+    mark, where = ("X", path) if path else (" ", "not found")
+    assert check_build._gpu(kernels) == [
+        "GPU:",
+        line,
+        f"    [{mark}] NCCL: {where}",
+        f"    [{mark}] CUDA run-time: {where}",
+    ]
 
 
 @pytest.mark.parametrize("row", flags.REFUSED, ids=lambda row: row[0][0])
@@ -132,7 +199,7 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as raised:
         cli.main(["--version"])
     assert raised.value.code == 0
-    assert capsys.readouterr().out.strip() == __version__
+    assert capsys.readouterr().out == f"tfringrun {__version__}\n"
 
 
 def test_ssh_command_never_asks_and_holds_no_environment():

@@ -11,6 +11,7 @@ from tfring.launch.failure import (
     early_leaver,
     error_lines,
     first_failure,
+    late_leaver,
     other_stalls,
     signal_name,
 )
@@ -82,6 +83,28 @@ def test_early_leaver(left, reason, named):
     assert (found and found.rank) == named
 
 
+@pytest.mark.parametrize(
+    ("late", "reasons", "named"),
+    [
+        ([1], ["allreduce 'g' failed: rank 1 (host h) has shut down"], 1),
+        ([1, 2], ["rank 2 (host h) has shut down", "rank 1 (host h) has shut down"], 2),
+        ([1], ["rank 0 (host h) has shut down", "rank 1 (host h) has shut down"], 1),
+        ([1], ["rank 1 has shut down"], 1),
+        ([1], ["rank 11 (host h) has shut down"], None),
+        ([1], ["after 8 s, the limit, it still waits for rank 1"], None),
+        ([], ["rank 1 (host h) has shut down"], None),
+    ],
+)
+def test_late_leaver(late, reasons, named):
+    found = late_leaver(exits(*((rank, 143, 0.0) for rank in late)), reasons)
+    assert (found and found.rank) == named
+
+
+def test_a_leaver_that_the_launcher_ended_has_no_code_of_its_own():
+    text = describe_leaver(Exit(1, "a", 143, 0.0), Exit(0, "b", 1, 0.1)).text
+    assert text == "rank 1 on host a left early while rank 0 still needed it"
+
+
 def test_words_name_who_left_and_who_needed_it():
     failure = describe_leaver(Exit(1, "a", 0, 0.0), Exit(0, "b", 1, 0.1, ["lost rank 1"]))
     assert failure.text == (
@@ -132,6 +155,20 @@ CHAIN = "During handling of the above exception, another exception occurred:"
 )
 def test_error_lines(tail, expected):
     assert error_lines(tail) == expected
+
+
+START_UP = [
+    "2026-01-02 03:04:05.678901: I tensorflow/core/util/port.cc:153] oneDNN operations are on.",
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    "I0000 00:00:1767323045.678901   12345 cpu_feature_guard.cc:227] This TensorFlow binary is",
+    "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow",
+    "W0000 00:00:1767323045.678901   12345 gpu_device.cc:2342] Cannot dlopen some GPU libraries.",
+]
+
+
+@pytest.mark.parametrize("said", [[], ["Killed by me"], ["E0000 00:00:1.2  3 x.cc:1] it failed"]])
+def test_what_tensorflow_logs_as_it_starts_is_not_repeated(said):
+    assert error_lines([*START_UP, *said, START_UP[2]]) == said
 
 
 def test_a_huge_traceback_keeps_both_ends():

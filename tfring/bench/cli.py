@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m tfring.bench"
         train = importlib.import_module("tfring.bench.train.cli")
         return int(train.main(given[1:], f"{prog} train"))
     parser = _parser(prog)
+    if "--xla" in given:
+        parser.error(f"--xla: give --level xla, or measure training by `{prog} train --xla`")
     arguments = parser.parse_args(given)
     try:
         options = _checked(arguments)

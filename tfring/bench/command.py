@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from tfring import _suggest
 from tfring.bench import plot
 from tfring.bench.group import GroupError
 
@@ -20,6 +21,7 @@ _T = TypeVar("_T")
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        message = _suggest.for_flags(self, message)
         self.exit(2, f"{self.prog}: error: {message}\nSee {self.prog} --help.\n")
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from tfring import _suggest
 from tfring.launch import check_build, flags, hosts, ssh
 from tfring.launch.agent import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 from tfring.launch.failure import Failure
@@ -20,6 +21,7 @@ from tfring.version import __version__
 
 DEFAULT_START_TIMEOUT_S = 30.0
 
+_VERSION = f"tfringrun {__version__}"
 _USAGE = "tfringrun -np N [options] command [arguments]"
 _EXAMPLES = """examples:
   tfringrun -np 2 python train.py --epochs 3
@@ -32,6 +34,7 @@ it is refused.
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        message = _suggest.for_flags(self, message)
         self.exit(2, f"tfringrun: error: {message}\nSee tfringrun --help.\n")
 
 
@@ -100,7 +103,7 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--verbose", action="store_true", help="say what happens to each rank")
     add("-cb", "--check-build", action="store_true", help="show what is installed")
-    add("-v", "--version", action="version", version=__version__, help="show the version")
+    add("-v", "--version", action="version", version=_VERSION, help="show the version")
     add("-h", "--help", action="help", help="show this text")
 
 

@@ -15,8 +15,16 @@ _SSH_ERROR = 255
 _MAX_LINES = 80
 _MAX_OTHERS = 8
 _RANKS = re.compile(r"\branks? (\d+(?:(?:, | and )\d+)*)")
+_SHUT_DOWN = re.compile(r"\brank (\d+)(?: \([^)]*\))? has shut down")
 # What the engine says of a collective, among what TensorFlow writes around it.
 _COLLECTIVE = re.compile(r"\w+ '[^']*' (?:failed: |\().*?(?=\s*(?:\[Op:|\[\[\{\{|$))")
+# What TensorFlow logs as it starts, with the lines that such a message goes on for.
+_NOISE = re.compile(
+    r"^(?:WARNING: All log messages before absl::|"
+    r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: )?[IW]\d{4} |"
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |"
+    r"To enable the following instructions: )"
+)
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -92,10 +100,31 @@ def early_leaver(left: Sequence[Exit], reason: str) -> Exit | None:
     return None
 
 
+def late_leaver(ended: Sequence[Exit], reasons: Sequence[str]) -> Exit | None:
+    """Picks the rank that had left, but whose process was still on its way out.
+
+    Python with TensorFlow takes seconds to end; the launcher may end it before.
+
+    Args:
+        ended: The ranks that ended after the launcher had asked all to.
+        reasons: The communication errors of the ranks that failed, the one to explain first.
+
+    Returns:
+        The first of those of which a reason says that it has shut down.
+    """
+    by_rank = {exit_.rank: exit_ for exit_ in ended}
+    gone = (int(rank) for reason in reasons for rank in _SHUT_DOWN.findall(reason))
+    return next((by_rank[rank] for rank in gone if rank in by_rank), None)
+
+
 def describe_leaver(leaver: Exit, needed_by: Exit) -> Failure:
-    """Puts an early end with exit code 0 into words; the code is that of who needed it."""
+    """Puts an early end into words; the job's code is that of who needed it.
+
+    The leaver's own code is told unless it is that of a signal, then the launcher's own.
+    """
+    code = "" if signal_name(leaver.code) else f" with exit code {leaver.code}"
     text = (
-        f"rank {leaver.rank} on host {leaver.host} left early with exit code {leaver.code} "
+        f"rank {leaver.rank} on host {leaver.host} left early{code} "
         f"while rank {needed_by.rank} still needed it"
     )
     return replace(describe(needed_by), text=text)
@@ -150,7 +179,10 @@ def signal_name(code: int) -> str | None:
 
 
 def error_lines(tail: Sequence[str]) -> list[str]:
-    """The last traceback in `tail`, with those that it is chained to, or the last lines."""
+    """The last traceback in `tail`, with those that it is chained to, or the last lines.
+
+    Without a traceback, what TensorFlow logs as it starts is left out.
+    """
     start = len(tail)
     for index in range(len(tail) - 1, -1, -1):
         if not tail[index].startswith("Traceback (most recent call last):"):
@@ -159,7 +191,10 @@ def error_lines(tail: Sequence[str]) -> list[str]:
         before = [line for line in tail[max(0, index - 2) : index] if line.strip()]
         if not (before and before[-1].strip() in _CHAINED):
             break
-    lines = list(tail[start:]) if start < len(tail) else list(tail[-20:])
+    if start < len(tail):
+        lines = list(tail[start:])
+    else:
+        lines = [line for line in tail if not _NOISE.match(line)][-20:]
     if len(lines) > _MAX_LINES:
         lines = [*lines[:20], "...", *lines[-(_MAX_LINES - 21) :]]
     return lines

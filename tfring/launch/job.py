@@ -29,6 +29,7 @@ from tfring.launch.failure import (
     describe_leaver,
     early_leaver,
     first_failure,
+    late_leaver,
     other_stalls,
 )
 from tfring.launch.hosts import Place
@@ -120,6 +121,7 @@ class Job:
         self._drain_until: dict[int, float] = {}  # rank that ended: when to stop reading
         self._failed: list[tuple[int, int, float]] = []  # rank, code, time: before any signal
         self._left: list[tuple[int, int, float]] = []  # the same of those that ended well
+        self._late: list[tuple[int, int, float]] = []  # the same of those that got a signal
         self._signalled = False
         self._stages: list[tuple[float, Callable[[], None]]] = []  # (when, what), in order
         self._interrupt_code: int | None = None
@@ -299,11 +301,10 @@ class Job:
             self._console.say(f"rank {rank} ended with exit code {code}")
         if code != 0:
             worker.kill()  # finds what is left if the agent itself was killed
-        if not self._signalled:
-            ended = self._failed if code != 0 else self._left
-            ended.append((rank, code, time.monotonic()))
-            if code != 0 and not self._stages:
-                self._stages = [(time.monotonic() + FAILURE_GRACE_S, self._grace_over)]
+        ended = self._late if self._signalled else self._failed if code != 0 else self._left
+        ended.append((rank, code, time.monotonic()))
+        if not self._signalled and code != 0 and not self._stages:
+            self._stages = [(time.monotonic() + FAILURE_GRACE_S, self._grace_over)]
 
     # --- talking to the workers
 
@@ -393,12 +394,18 @@ class Job:
         first = first_failure(exits, rank, found.secondary)
         failure = describe(first)
         if first.rank != rank and first.rank in found.secondary:
-            left = [self._exit(*ended) for ended in self._left]
-            leaver = early_leaver(left, found.secondary[first.rank])
+            leaver = self._leaver(first.rank, found.secondary)
             if leaver is not None:
                 failure = describe_leaver(leaver, first)
         others = other_stalls(exits, first.rank, found.secondary)
         return Outcome(failure.code, replace(failure, others=others))
+
+    def _leaver(self, needed_by: int, secondary: Mapping[int, str]) -> Exit | None:
+        """The rank that ended although rank `needed_by` still needed it, if one did."""
+        reason = secondary[needed_by]
+        late = [self._exit(*ended) for ended in self._late]
+        left = [self._exit(*ended) for ended in self._left]
+        return late_leaver(late, [reason, *secondary.values()]) or early_leaver(left, reason)
 
     def _exit(self, rank: int, code: int, when: float) -> Exit:
         worker = self._workers[rank]
