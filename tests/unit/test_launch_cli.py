@@ -120,7 +120,7 @@ def test_a_misspelt_command_gets_the_closest_one(capsys):
 def test_check_build_tells_of_gpus(monkeypatch, kernels, line, path):
     monkeypatch.setattr(gpu_libraries, "nccl", lambda: path)
     monkeypatch.setattr(gpu_libraries, "cudart", lambda: path)
-    monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: f"lib{name}.so.99")
     mark, where = ("X", path) if path else (" ", "not found")
     assert check_build._gpu(kernels) == [
         "GPU:",

@@ -75,13 +75,18 @@ def _gpu(kernels: str) -> list[str]:
     """
     lines = ["GPU:", f"    {_KERNELS[kernels]}"]
     for name, wheel, system in (
-        ("NCCL", gpu_libraries.nccl, "nccl"),
-        ("CUDA run-time", gpu_libraries.cudart, "cudart"),
+        ("NCCL", gpu_libraries.nccl(), "libnccl.so.2"),
+        ("CUDA run-time", gpu_libraries.cudart(), "libcudart.so.12"),
     ):
-        path = wheel() or ctypes.util.find_library(system)
+        path = wheel or _of_the_system(system)
         found = f"[X] {name}: {path}" if path else f"[ ] {name}: not found"
         lines.append(f"    {found}")
     return lines
+
+
+def _of_the_system(name: str) -> str | None:
+    short = name.removeprefix("lib").partition(".")[0]
+    return name if ctypes.util.find_library(short) == name else None  # no other version
 
 
 def _tensorflow() -> tuple[list[str], str]:
