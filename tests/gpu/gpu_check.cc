@@ -118,7 +118,13 @@ bool TimeIsLeft(tfr_world* world, int64_t began) {
 struct Row {
   size_t bytes;
   int64_t engine, blocking, nonblocking;
+  int rounds;
 };
+// Fewer say too little to judge.
+constexpr int kRounds = 7;
+constexpr int kLeastRounds = 5;
+// run.py tells it from what has failed.
+constexpr int kNotWhole = 77;
 
 // Large ones must be as fast as NCCL alone, small ones nearly.
 bool Passes(const Row& row) {
@@ -130,9 +136,10 @@ void Print(const Row& row) {
   std::printf("%12zu %12.1f %12.1f %12.1f %8.3f  %s\n", row.bytes,
               row.engine / 1e3, row.blocking / 1e3, row.nonblocking / 1e3,
               static_cast<double>(row.engine) / row.blocking,
-              IsDouble()    ? ""
-              : Passes(row) ? "ok"
-                            : "MISSED");
+              IsDouble()                  ? ""
+              : row.rounds < kLeastRounds ? "not judged"
+              : Passes(row)               ? "ok"
+                                          : "MISSED");
   std::fflush(stdout);
 }
 
@@ -144,14 +151,15 @@ Row Measure(size_t bytes, tfr_world* world, const Call& call, void* buffer,
   std::vector<int64_t> engine;
   std::vector<int64_t> plain;
   std::vector<int64_t> other;
-  for (int round = 0; round < 7; ++round) {  // side by side
+  for (int round = 0; round < kRounds; ++round) {  // side by side
     if (round >= 3 && !TimeIsLeft(world, role_began)) break;
     engine.push_back(EngineNs(call, world, count, at_once));
     plain.push_back(PlainNs(blocking, world, buffer, elements, count, at_once));
     other.push_back(
         PlainNs(nonblocking, world, buffer, elements, count, at_once));
   }
-  return {bytes, Median(engine), Median(plain), Median(other)};
+  return {bytes, Median(engine), Median(plain), Median(other),
+          static_cast<int>(engine.size())};
 }
 
 }  // namespace
@@ -299,6 +307,7 @@ ROLE(times) {
   const GpuBuffer buffer(gpu, largest);
   Call call;
   call.device = gpu.DeviceOf(rank);
+  bool whole = true;
   {
     // The double has no blocking communicators.
     PlainNccl blocking(options, gpu, world, rank, IsDouble() ? 0 : 1);
@@ -310,6 +319,7 @@ ROLE(times) {
     const int64_t began = tfring::NowNs();
     for (size_t bytes = 1024; bytes <= largest; bytes *= 4) {
       if (!TimeIsLeft(world, began)) {
+        whole = false;
         if (rank == 0) std::printf("no time is left for %zu\n", bytes);
         break;
       }
@@ -320,15 +330,31 @@ ROLE(times) {
                        buffer.data()}};
       const Row row = Measure(bytes, world, call, buffer.data(), &blocking,
                               &nonblocking, began);
+      const bool judged = row.rounds >= kLeastRounds;
+      whole = whole && judged;
       if (rank != 0) continue;
       Print(row);
-      if (!IsDouble()) EXPECT_TRUE(Passes(row));
+      if (!IsDouble() && judged) EXPECT_TRUE(Passes(row));
     }
     Barrier(world);
   }
   tfr_world_shutdown(world);
-  return Result();
+  return Result() == 0 && !whole ? kNotWhole : Result();
 }
+
+namespace {
+
+// All ranks stop alike. What was not measured or not judged is not passed.
+void ExpectTimes(int size, const char* argument) {
+  for (const int status : RunProcesses(size, "times", argument)) {
+    if (WIFEXITED(status) && WEXITSTATUS(status) == kNotWhole) {
+      std::printf("NOT WHOLE: time was too short for some sizes\n");
+    }
+    EXPECT_EQ(status, 0);
+  }
+}
+
+}  // namespace
 
 // Steps of run.py, which gives each a time limit of its own. No name is part of
 // another: it picks by name.
@@ -346,5 +372,5 @@ TEST(killed_peer) {
   EXPECT_EQ(WEXITSTATUS(job.Wait(1)), 9);
 }
 
-TEST(times_one) { ExpectZeros(RunProcesses(1, "times", "1 nccl")); }
-TEST(times_two) { ExpectZeros(RunProcesses(2, "times", "2 nccl")); }
+TEST(times_one) { ExpectTimes(1, "1 nccl"); }
+TEST(times_two) { ExpectTimes(2, "2 nccl"); }

@@ -41,8 +41,11 @@ _INCLUDES = (f"-I{ROOT}/tests/engine", f"-I{ROOT}/tests/engine/gpu_double")
 _XLA = ("query", "world_holder", "xla_call", "xla_gpu", "xla_memory", "xla_run")
 _AVX2 = ("-mavx2", "-mf16c", "-ffp-contract=off")
 _END = ("-pthread", "-lrt", "-ldl")
+_NOT_WHOLE = "NOT WHOLE"  # said where time was too short for a step's judgement
 # bytes, microseconds of tfring, of a blocking and of a nonblocking communicator, ratio, verdict
-_ROW = re.compile(r"^ *(\d+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) *(ok|MISSED)?$", re.MULTILINE)
+_ROW = re.compile(
+    r"^ *(\d+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) *(ok|MISSED|not judged)?$", re.MULTILINE
+)
 
 
 @dataclasses.dataclass
@@ -127,6 +130,9 @@ def _run(program: pathlib.Path, name: str, environment: dict[str, str], limit: f
     if code != 0:
         late = step.seconds >= limit
         step.outcome = f"not done after {limit:.0f} s" if late else f"failed (exit code {code})"
+        judged_wrong = "MISSED" in step.text
+        if not late and _NOT_WHOLE in step.text and not judged_wrong:
+            step.outcome = "not whole: not all sizes were measured in enough rounds"
     return step
 
 
