@@ -129,7 +129,7 @@ WITHOUT_EFFECT: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("--tcp",), 0, "the network between hosts is always TCP"),
     (("--gloo",), 0, _ALWAYS_SO),
     (("--gloo-timeout-seconds",), 1, "use --start-timeout and the --stall-check flags"),
-    (("--num-nccl-streams",), 1, "this version does not use NCCL"),
+    (("--num-nccl-streams",), 1, "each process set has one stream"),
     (("--thread-affinity",), 1, "the engine's thread is not bound to a core"),
     (("--log-with-timestamp", "--log-without-timestamp"), 0, _NO_STAMP),
     (("--log-hide-timestamp", "--no-log-hide-timestamp"), 0, _NO_STAMP),
