@@ -89,7 +89,10 @@ def test_the_map_of_the_code_has_all_folders() -> None:
     sources = [*ROOT.rglob("*.py"), *ROOT.rglob("*.h"), *ROOT.rglob("*.cc")]
     parts = {f"{name}/" for name in ("callbacks", "custom_ops", "examples", "tests", "tfring")}
     folders = {f"{path.parent.relative_to(ROOT)}/" for path in sources}
+    # Bazel puts the package together in place, with copies of what the map has elsewhere.
+    copies = ("tfring/_gpu/", "tfring/callbacks/")
     folders = {name for name in folders if f"{name.partition('/')[0]}/" in parts}
+    folders = {name for name in folders if not name.startswith(copies)}
     assert sorted(name for name in folders if f"| `{name}` |" not in page) == []
 
 

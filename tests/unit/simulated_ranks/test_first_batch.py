@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tfring import _first_batch, callbacks, world
+from tfring.optimizer import DistributedOptimizer
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +139,7 @@ def test_fit_trains_on_every_batch_and_is_traced_once(
         layers = [Counting(), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
         model = keras.Sequential([keras.Input((1,)), *layers] if built else layers)
         model.compile(
-            keras.optimizers.SGD(1.0),
+            DistributedOptimizer(keras.optimizers.SGD(1.0)),
             loss=lambda y, p: keras.ops.mean(p),
             run_eagerly=eagerly,
             steps_per_execution=1 if eagerly else 2,
