@@ -1,8 +1,8 @@
 // Waiting on a condition variable until something is so.
 //
 // Not by std::condition_variable::wait: GCC 12 gave it another symbol, and a
-// wheel built there would need libstdc++ 12 (GLIBCXX_3.4.30) for it alone.
-// wait_until with a steady clock is all in headers and needs nothing new.
+// wheel built there would need libstdc++ 12 (GLIBCXX_3.4.30) for it alone. The
+// same wait on the handles below it needs nothing new.
 #ifndef TFRING_CORE_COMMON_CONDITION_H_
 #define TFRING_CORE_COMMON_CONDITION_H_
 
